@@ -1153,17 +1153,6 @@ pub mod worker_service_client {
     pub struct WorkerServiceClient<T> {
         inner: tonic::client::Grpc<T>,
     }
-    impl WorkerServiceClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
-    }
     impl<T> WorkerServiceClient<T>
     where
         T: tonic::client::GrpcService<tonic::body::Body>,
@@ -1824,17 +1813,6 @@ pub mod run_service_client {
     #[derive(Debug, Clone)]
     pub struct RunServiceClient<T> {
         inner: tonic::client::Grpc<T>,
-    }
-    impl RunServiceClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
     }
     impl<T> RunServiceClient<T>
     where
@@ -3041,17 +3019,6 @@ pub mod admin_service_client {
     #[derive(Debug, Clone)]
     pub struct AdminServiceClient<T> {
         inner: tonic::client::Grpc<T>,
-    }
-    impl AdminServiceClient<tonic::transport::Channel> {
-        /// Attempt to create a new client by connecting to a given endpoint.
-        pub async fn connect<D>(dst: D) -> Result<Self, tonic::transport::Error>
-        where
-            D: TryInto<tonic::transport::Endpoint>,
-            D::Error: Into<StdError>,
-        {
-            let conn = tonic::transport::Endpoint::new(dst)?.connect().await?;
-            Ok(Self::new(conn))
-        }
     }
     impl<T> AdminServiceClient<T>
     where
