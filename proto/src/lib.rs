@@ -7,6 +7,7 @@
 /// The protocol as its two ends see it.
 #[allow(
     clippy::all,
+    clippy::too_many_lines,
     missing_docs,
     rustdoc::all,
     reason = "generated code"
@@ -20,6 +21,7 @@ pub mod v1;
 /// storing it loses nothing a newer writer added.
 #[allow(
     clippy::all,
+    clippy::too_many_lines,
     missing_docs,
     rustdoc::all,
     reason = "generated code"
