@@ -1,0 +1,185 @@
+//! Agents: which are known, their free slots, their queue, and what their slots can take.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::envelope::{Code, Failure};
+use crate::ids::{AgentKey, RunId, SchemaId, SlotId};
+
+use super::workers::Offer;
+use super::{Core, Timer};
+
+/// How many names an error lists at most.
+const NAMES_LISTED: usize = 10;
+
+/// How alike two names must be for one to be called near the other (0 to 1, Jaro-Winkler).
+const NEAR: f64 = 0.8;
+
+/// What a slot can take; slots of one class take the same requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Class {
+    pub(super) schema: Option<SchemaId>,
+    pub(super) max_receive_bytes: u64,
+}
+
+/// One agent.
+#[derive(Debug, Default)]
+pub(super) struct Agent {
+    /// Whether a hello has offered it; otherwise it exists only for those who wait for it.
+    pub(super) offered: bool,
+    /// Slots attached, by class.
+    pub(super) classes: HashMap<Class, usize>,
+    /// READY slots, the one that is free longest first.
+    pub(super) ready: BTreeMap<u64, SlotId>,
+    /// Waiting runs, the oldest first.
+    pub(super) queue: BTreeMap<u64, RunId>,
+    /// Of these, how many count against the limit of the queue.
+    pub(super) waiting: usize,
+    /// The offer of the slot attached last.
+    pub(super) newest: Option<Arc<Offer>>,
+    /// When it is forgotten, while it has no slot.
+    kept_until: Option<Instant>,
+}
+
+impl Agent {
+    /// Slots attached.
+    pub(super) fn slots(&self) -> usize {
+        self.classes.values().sum()
+    }
+}
+
+impl Core {
+    /// Makes room for one more agent; false when every known one is in use.
+    pub(super) fn has_room_for_agent(&mut self, agent: &AgentKey) -> bool {
+        if self.agents.contains_key(agent) || self.agents.len() < self.limits.agents {
+            return true;
+        }
+        let oldest = self
+            .agents
+            .iter()
+            .filter(|(_, entry)| entry.queue.is_empty())
+            .filter_map(|(key, entry)| entry.kept_until.map(|until| (until, key.clone())))
+            .min();
+        let Some((until, key)) = oldest else {
+            return false;
+        };
+        self.timers.clear(until, Timer::Agent(key.clone()));
+        self.agents.remove(&key);
+        true
+    }
+
+    pub(super) fn join_agent(&mut self, offer: &Arc<Offer>) {
+        let agent = self.agents.entry(offer.agent.clone()).or_default();
+        agent.offered = true;
+        agent.newest = Some(offer.clone());
+        *agent.classes.entry(class_of(offer)).or_default() += 1;
+        if let Some(until) = agent.kept_until.take() {
+            self.timers.clear(until, Timer::Agent(offer.agent.clone()));
+        }
+    }
+
+    pub(super) fn leave_agent(&mut self, now: Instant, offer: &Offer) {
+        let Some(agent) = self.agents.get_mut(&offer.agent) else {
+            return;
+        };
+        let class = class_of(offer);
+        if let Some(count) = agent.classes.get_mut(&class) {
+            *count -= 1;
+            if *count == 0 {
+                agent.classes.remove(&class);
+            }
+        }
+        if agent.classes.is_empty() {
+            let until = now + self.limits.agent_kept;
+            agent.kept_until = Some(until);
+            self.timers.set(until, Timer::Agent(offer.agent.clone()));
+        }
+    }
+
+    /// The time of knowing an agent without slots is over.
+    pub(super) fn forget_agent(&mut self, now: Instant, key: &AgentKey) {
+        let Some(agent) = self.agents.get_mut(key) else {
+            return;
+        };
+        if agent.queue.is_empty() {
+            self.agents.remove(key);
+        } else {
+            let until = now + self.limits.agent_kept;
+            agent.kept_until = Some(until);
+            self.timers.set(until, Timer::Agent(key.clone()));
+        }
+    }
+
+    /// Drops the entry of an agent that only existed for those who waited for it.
+    pub(super) fn forget_unoffered(&mut self, key: &AgentKey) {
+        let unused = self
+            .agents
+            .get(key)
+            .is_some_and(|agent| !agent.offered && agent.queue.is_empty());
+        if unused {
+            self.agents.remove(key);
+        }
+    }
+
+    /// The answer to whoever asks an agent nobody has offered.
+    pub(super) fn unknown_agent(&self, now: Instant, key: &AgentKey) -> Failure {
+        let mut names: Vec<&str> = self
+            .agents
+            .iter()
+            .filter(|(known, agent)| agent.offered && known.namespace == key.namespace)
+            .map(|(known, _)| &*known.name)
+            .collect();
+        names.sort_unstable();
+        let near = names
+            .iter()
+            .map(|name| (strsim::jaro_winkler(name, &key.name), *name))
+            .filter(|(likeness, _)| *likeness >= NEAR)
+            .max_by(|a, b| a.0.total_cmp(&b.0));
+
+        let mut message = format!("agent \"{key}\" is unknown: no worker has offered it");
+        if let Some((_, near)) = near {
+            message.push_str(&format!("; did you mean \"{near}\"?"));
+        }
+        if names.is_empty() {
+            message.push_str("; no agent is connected");
+        } else {
+            let more = names.len().saturating_sub(NAMES_LISTED);
+            names.truncate(NAMES_LISTED);
+            message.push_str(&format!("; connected: {}", names.join(", ")));
+            if more > 0 {
+                message.push_str(&format!(" and {more} more"));
+            }
+        }
+        if now < self.started + self.limits.connecting_timeout {
+            message.push_str("; the harness has just started and workers may still be connecting");
+            return Failure::new(Code::UnknownAgent, message)
+                .retry_after(self.limits.connecting_retry);
+        }
+        Failure::new(Code::UnknownAgent, message)
+    }
+
+    /// Why a run of this agent waits, for the error that says where the time went.
+    pub(super) fn why_waiting(&self, key: &AgentKey) -> String {
+        let slots = self.agents.get(key).map_or(0, Agent::slots);
+        let ready = self.agents.get(key).map_or(0, |agent| agent.ready.len());
+        let unreleased = self.unreleased_of(key);
+        let mut why = match (slots, ready) {
+            (0, _) => format!("no worker of agent \"{key}\" is connected"),
+            (1, 0) => "its only slot is busy".to_owned(),
+            (_, 0) => format!("all {slots} slots busy"),
+            (_, _) => "no free slot takes this request".to_owned(),
+        };
+        if unreleased > 0 {
+            why.push_str(&format!(", {unreleased} more still in cancelled work"));
+        }
+        why
+    }
+}
+
+pub(super) fn class_of(offer: &Offer) -> Class {
+    Class {
+        schema: offer.request_schema,
+        max_receive_bytes: offer.max_receive_bytes,
+    }
+}

@@ -1,0 +1,471 @@
+//! Runs: from the ask to the answer. Finds each a slot, or says why there is none.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::envelope::{Answer, Code, Failure, Request};
+use crate::ids::{Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::run::{self, Next, Run};
+use crate::slot;
+
+use super::agents::Class;
+use super::{Action, Core, Timer};
+
+/// How long a caller who was told BUSY should wait at least.
+const BUSY_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
+
+const MIB: u64 = 1024 * 1024;
+
+/// A run and what Core needs to place it.
+#[derive(Debug)]
+pub(super) struct RunEntry {
+    pub(super) run: Run,
+    request: Arc<Request>,
+    frame_bytes: u64,
+    /// Its place in the queue, the same each time it comes back to it.
+    order: u64,
+    /// Whether it counts against the limits of the queue.
+    waiting: bool,
+    /// The worker it was not accepted by, or that gave it back.
+    avoid: Option<WorkerId>,
+    verdicts: Vec<(SchemaId, bool)>,
+    refusal: Option<Failure>,
+}
+
+impl RunEntry {
+    fn fits(&self, class: Class) -> bool {
+        self.frame_bytes <= class.max_receive_bytes
+    }
+
+    fn verdict(&self, class: Class) -> Verdict {
+        if !self.fits(class) {
+            return Verdict::Refused;
+        }
+        let Some(schema) = class.schema else {
+            return Verdict::Takes;
+        };
+        if !self.request.payload.is_json() {
+            return Verdict::Takes;
+        }
+        match self.verdicts.iter().find(|(judged, _)| *judged == schema) {
+            Some((_, true)) => Verdict::Takes,
+            Some((_, false)) => Verdict::Refused,
+            None => Verdict::Unjudged(schema),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Takes,
+    Refused,
+    Unjudged(SchemaId),
+}
+
+impl Core {
+    pub(super) fn ask(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        request: Arc<Request>,
+        terms: run::Terms,
+        wait_for_agent: bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let key = request.agent.clone();
+        let order = self.next_order();
+        let deadline = terms.deadline;
+        let frame_bytes = request.frame_bytes();
+        self.runs.insert(
+            id,
+            RunEntry {
+                run: Run::new(id, terms, now),
+                request,
+                frame_bytes,
+                order,
+                waiting: false,
+                avoid: None,
+                verdicts: Vec::new(),
+                refusal: None,
+            },
+        );
+        self.timers.set(deadline, Timer::Run(id));
+        if self.leaving {
+            return self.refuse(now, id, shutting_down(), actions);
+        }
+        let offered = self.agents.get(&key).is_some_and(|agent| agent.offered);
+        if !offered && !wait_for_agent {
+            let unknown = self.unknown_agent(now, &key);
+            return self.refuse(now, id, unknown, actions);
+        }
+        if !self.has_room_for_agent(&key) {
+            let full = Failure::new(
+                Code::Busy,
+                format!(
+                    "{} agents are known, which is the limit",
+                    self.limits.agents
+                ),
+            );
+            return self.refuse(now, id, full.retry_after(BUSY_RETRY), actions);
+        }
+        self.agents.entry(key).or_default().queue.insert(order, id);
+        self.settle(now, id, actions);
+    }
+
+    pub(super) fn judged(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        schema: SchemaId,
+        refusal: Option<Failure>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        if entry.verdicts.iter().any(|(judged, _)| *judged == schema) {
+            return;
+        }
+        entry.verdicts.push((schema, refusal.is_none()));
+        entry.refusal = refusal.or(entry.refusal.take());
+        if matches!(entry.run.state(), run::State::Queued) {
+            self.settle(now, id, actions);
+        }
+    }
+
+    pub(super) fn cancelled(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        why: String,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.runs.get(&id) else {
+            return;
+        };
+        if now >= entry.run.deadline() {
+            return self.deadline_passed(now, id, actions);
+        }
+        self.finish_elsewhere(
+            now,
+            id,
+            run::Event::Cancelled(why),
+            slot::Over::Cancelled,
+            actions,
+        );
+    }
+
+    pub(super) fn deadline_passed(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let Some(entry) = self.runs.get(&id) else {
+            return;
+        };
+        let place = match entry.run.state() {
+            run::State::Running(slot) => match self.slots.get(slot) {
+                Some(held) => format!("on worker \"{}\"", held.offer.info.name),
+                None => "on a worker that is gone".to_owned(),
+            },
+            run::State::Queued | run::State::Ended => self.why_waiting(&entry.request.agent),
+        };
+        let event = run::Event::DeadlinePassed(place);
+        self.finish_elsewhere(now, id, event, slot::Over::DeadlineExceeded, actions);
+    }
+
+    /// Ends a run for a reason that its slot, if it is in one, has yet to learn.
+    fn finish_elsewhere(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        event: run::Event,
+        over: slot::Over,
+        actions: &mut Vec<Action>,
+    ) {
+        let slot = match self.runs.get(&id).map(|entry| entry.run.state()) {
+            Some(run::State::Running(slot)) => Some(*slot),
+            Some(run::State::Queued | run::State::Ended) | None => None,
+        };
+        self.run_apply(now, id, event, actions);
+        if let Some(slot) = slot {
+            self.slot_apply(now, slot, slot::Event::Over(over), actions);
+        }
+    }
+
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        failure: Failure,
+        actions: &mut Vec<Action>,
+    ) {
+        self.run_apply(now, id, run::Event::Refused(failure), actions);
+    }
+
+    /// A delivery failed; the run waits again or ends.
+    pub(super) fn delivery_failed(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        worker: WorkerId,
+        cause: run::Cause,
+        failure: Failure,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(entry) = self.runs.get_mut(&id) {
+            entry.avoid = match cause {
+                run::Cause::NotAccepted | run::Cause::Declined => Some(worker),
+                run::Cause::AgentError
+                | run::Cause::InvalidReply
+                | run::Cause::ProtocolViolation
+                | run::Cause::FrameTooLarge
+                | run::Cause::Lost => None,
+            };
+        }
+        self.run_apply(now, id, run::Event::Failed(cause, failure), actions);
+    }
+
+    pub(super) fn run_apply(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        event: run::Event,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        match entry.run.apply(now, event) {
+            Next::Nothing => {}
+            Next::Requeue => {
+                let key = entry.request.agent.clone();
+                let order = entry.order;
+                self.agents.entry(key).or_default().queue.insert(order, id);
+                if self.leaving {
+                    return self.refuse(now, id, shutting_down(), actions);
+                }
+                self.settle(now, id, actions);
+            }
+            Next::Ended(outcome) => {
+                let attempt = entry.run.attempt();
+                self.timers.clear(entry.run.deadline(), Timer::Run(id));
+                self.leave_queue(id);
+                if let Some(entry) = self.runs.remove(&id) {
+                    self.forget_unoffered(&entry.request.agent);
+                }
+                actions.push(Action::Answer {
+                    run: id,
+                    answer: Answer { attempt, outcome },
+                });
+            }
+        }
+    }
+
+    /// Finds a queued run a free slot, or decides whether it may wait for one.
+    fn settle(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let Some(entry) = self.runs.get(&id) else {
+            return;
+        };
+        let Some(agent) = self.agents.get(&entry.request.agent) else {
+            return;
+        };
+        let free = agent
+            .ready
+            .values()
+            .copied()
+            .find(|slot| self.may_take(*slot, entry));
+        if let Some(slot) = free {
+            return self.deliver(now, slot, id, actions);
+        }
+        let verdicts: Vec<Verdict> = agent.classes.keys().map(|c| entry.verdict(*c)).collect();
+        if !verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Refused) {
+            let refusal = self.refusal(entry);
+            return self.refuse(now, id, refusal, actions);
+        }
+        let mut unjudged = false;
+        for verdict in verdicts {
+            if let Verdict::Unjudged(schema) = verdict {
+                unjudged = true;
+                let request = entry.request.clone();
+                actions.push(Action::Judge {
+                    run: id,
+                    schema,
+                    request,
+                });
+            }
+        }
+        if !unjudged {
+            self.wait(now, id, actions);
+        }
+    }
+
+    /// Counts a run against the limits of the queue, or answers BUSY.
+    fn wait(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let Some(agent) = self.agents.get_mut(&entry.request.agent) else {
+            return;
+        };
+        let first = entry.run.attempt() == Attempt::default();
+        if entry.waiting {
+            return;
+        }
+        let bytes = entry.request.payload.data.len() as u64;
+        let full = if agent.waiting >= self.limits.queue_runs {
+            Some(format!(
+                "{} runs wait for it, which is the limit",
+                agent.waiting
+            ))
+        } else if self.queued_bytes + bytes > self.limits.queue_bytes {
+            Some("the payloads of waiting runs are at their limit".to_owned())
+        } else {
+            None
+        };
+        match full {
+            Some(why) if first => {
+                let key = entry.request.agent.clone();
+                let message = format!("agent \"{key}\" is busy: {}; {why}", self.why_waiting(&key));
+                let busy = Failure::new(Code::Busy, message).retry_after(BUSY_RETRY);
+                self.refuse(now, id, busy, actions);
+            }
+            Some(_) | None => {
+                entry.waiting = true;
+                agent.waiting += 1;
+                self.queued_bytes += bytes;
+            }
+        }
+    }
+
+    /// Offers a slot that has become free the oldest run it may take.
+    pub(super) fn fill(&mut self, now: Instant, slot: SlotId, actions: &mut Vec<Action>) {
+        let Some(held) = self.slots.get(&slot) else {
+            return;
+        };
+        let Some(agent) = self.agents.get(&held.offer.agent) else {
+            return;
+        };
+        let next = agent.queue.values().copied().find(|run| {
+            self.runs
+                .get(run)
+                .is_some_and(|entry| self.may_take(slot, entry))
+        });
+        if let Some(run) = next {
+            self.deliver(now, slot, run, actions);
+        }
+    }
+
+    /// Has every waiting run of an agent settled anew, because a slot of a new class is there.
+    pub(super) fn judge_waiting(&mut self, now: Instant, slot: SlotId, actions: &mut Vec<Action>) {
+        let Some(held) = self.slots.get(&slot) else {
+            return;
+        };
+        let Some(agent) = self.agents.get(&held.offer.agent) else {
+            return;
+        };
+        let waiting: Vec<RunId> = agent.queue.values().copied().collect();
+        for run in waiting {
+            self.settle(now, run, actions);
+        }
+    }
+
+    fn may_take(&self, slot: SlotId, entry: &RunEntry) -> bool {
+        let Some(held) = self.slots.get(&slot) else {
+            return false;
+        };
+        let class = super::agents::class_of(&held.offer);
+        if entry.verdict(class) != Verdict::Takes {
+            return false;
+        }
+        entry.avoid != Some(held.offer.worker) || !self.another_worker(held.offer.worker, entry)
+    }
+
+    /// Whether a worker other than this one has a slot of the run's agent.
+    fn another_worker(&self, worker: WorkerId, entry: &RunEntry) -> bool {
+        self.workers.iter().any(|(id, other)| {
+            *id != worker && other.offer.agent == entry.request.agent && !other.slots.is_empty()
+        })
+    }
+
+    fn deliver(&mut self, now: Instant, slot: SlotId, id: RunId, actions: &mut Vec<Action>) {
+        self.leave_queue(id);
+        self.no_longer_ready(slot);
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let Some(held) = self.slots.get_mut(&slot) else {
+            return;
+        };
+        let delivery = entry.run.next_delivery();
+        let lease: Lease = (self.leases)();
+        let accept_timeout = self.limits.accept_timeout
+            + self
+                .limits
+                .accept_timeout_per_mib
+                .mul_f64(entry.frame_bytes as f64 / MIB as f64);
+        held.lease = Some(lease);
+        held.slot.apply(
+            now,
+            &self.limits.slot,
+            slot::Event::Assigned {
+                delivery,
+                accept_timeout,
+            },
+        );
+        entry.run.apply(now, run::Event::Delivered(slot));
+        actions.push(Action::Deliver {
+            slot,
+            delivery,
+            lease,
+            request: entry.request.clone(),
+            deadline: entry.run.deadline(),
+        });
+        self.arm(slot);
+    }
+
+    fn leave_queue(&mut self, id: RunId) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let Some(agent) = self.agents.get_mut(&entry.request.agent) else {
+            return;
+        };
+        agent.queue.remove(&entry.order);
+        if entry.waiting {
+            entry.waiting = false;
+            agent.waiting -= 1;
+            self.queued_bytes -= entry.request.payload.data.len() as u64;
+        }
+    }
+
+    /// Why no attached slot takes the request.
+    fn refusal(&self, entry: &RunEntry) -> Failure {
+        if let Some(refusal) = &entry.refusal {
+            return refusal.clone();
+        }
+        let largest = self
+            .agents
+            .get(&entry.request.agent)
+            .and_then(|agent| {
+                agent
+                    .classes
+                    .keys()
+                    .map(|class| class.max_receive_bytes)
+                    .max()
+            })
+            .unwrap_or_default();
+        Failure::new(
+            Code::PayloadTooLarge,
+            format!(
+                "the request takes up to {} bytes on the wire and the connected workers receive at \
+                 most {largest}: send less, or raise the workers' max_receive_bytes",
+                entry.frame_bytes
+            ),
+        )
+    }
+}
+
+/// The answer to whoever asks a harness that is leaving.
+pub(super) fn shutting_down() -> Failure {
+    Failure::new(
+        Code::ShuttingDown,
+        "the harness is shutting down and takes no new work: ask again when it is back",
+    )
+}

@@ -1,0 +1,416 @@
+//! Slots: a worker's frames become the slot's events, and the slot's verdicts become what happens
+//! to its run.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::envelope::{Code, Failure};
+use crate::ids::{Delivery, Lease, SlotId};
+use crate::run::{self, Cause};
+use crate::slot::{self, End, Refusal, Slot, Verdict};
+
+use super::agents::class_of;
+use super::asks::shutting_down;
+use super::workers::Offer;
+use super::{Action, Core, Frame, Note, Reply, Timer};
+
+/// A slot and what Core needs to give it work.
+#[derive(Debug)]
+pub(super) struct SlotEntry {
+    pub(super) slot: Slot,
+    pub(super) offer: Arc<Offer>,
+    /// What came with the newest request.
+    pub(super) lease: Option<Lease>,
+    /// Its key in its agent's free slots.
+    ready: Option<u64>,
+    /// What its timer is set to.
+    timer: Option<Instant>,
+}
+
+impl Core {
+    pub(super) fn opened(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        offer: Offer,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(end) = self.refuse_offer(&offer) {
+            actions.push(Action::End { slot: id, end });
+            return;
+        }
+        let offer = self.join_worker(now, id, offer);
+        self.join_agent(&offer);
+        let first_of_class = self
+            .agents
+            .get(&offer.agent)
+            .is_some_and(|agent| agent.classes.get(&class_of(&offer)) == Some(&1));
+        let slot = Slot::new(offer.level, now);
+        let entry = SlotEntry {
+            slot,
+            offer,
+            lease: None,
+            ready: None,
+            timer: None,
+        };
+        self.slots.insert(id, entry);
+        actions.push(Action::Welcome { slot: id });
+        self.slot_apply(now, id, slot::Event::Welcomed, actions);
+        self.arm(id);
+        if first_of_class {
+            self.judge_waiting(now, id, actions);
+        }
+    }
+
+    /// Why this harness does not take the offer, if it does not.
+    fn refuse_offer(&mut self, offer: &Offer) -> Option<End> {
+        if self.leaving {
+            return Some(End::Leaving);
+        }
+        if let Some(worker) = self.workers.get(&offer.worker) {
+            if worker.offer.agent != offer.agent {
+                return Some(End::Refused(Refusal::Invalid(format!(
+                    "worker {} already offers agent \"{}\"; a worker offers one agent: start \
+                     another process, or make worker_id anew in each",
+                    offer.worker, worker.offer.agent
+                ))));
+            }
+            if worker.slots.len() >= self.limits.worker_slots {
+                return Some(End::Refused(Refusal::TooMany(format!(
+                    "worker \"{}\" has {} slots, which is the limit",
+                    offer.info.name, self.limits.worker_slots
+                ))));
+            }
+        }
+        if !self.has_room_for_agent(&offer.agent) {
+            return Some(End::Refused(Refusal::TooMany(format!(
+                "{} agents are known, which is the limit",
+                self.limits.agents
+            ))));
+        }
+        let agent = self.agents.get(&offer.agent)?;
+        let class = class_of(offer);
+        if !agent.classes.contains_key(&class) && agent.classes.len() >= self.limits.agent_classes {
+            return Some(End::Refused(Refusal::TooMany(format!(
+                "agent \"{}\" has slots with {} different request schemas and receive limits, \
+                 which is the limit",
+                offer.agent, self.limits.agent_classes
+            ))));
+        }
+        None
+    }
+
+    pub(super) fn frame(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        frame: Frame,
+        actions: &mut Vec<Action>,
+    ) {
+        let (event, reply) = match frame {
+            Frame::Heartbeat(named) => (slot::Event::Heartbeat(named), None),
+            Frame::Append {
+                delivery,
+                seq,
+                kind,
+                bytes,
+                acknowledged,
+            } => (
+                slot::Event::Append {
+                    delivery,
+                    seq,
+                    kind,
+                    bytes,
+                    acknowledged,
+                },
+                None,
+            ),
+            Frame::Reply {
+                delivery,
+                seq,
+                reply,
+            } => {
+                let declined = matches!(reply, Reply::Declined);
+                (
+                    slot::Event::Reply {
+                        delivery,
+                        seq,
+                        declined,
+                    },
+                    Some(reply),
+                )
+            }
+            Frame::Leave => (slot::Event::Leave, None),
+            Frame::HalfClosed => (slot::Event::HalfClosed, None),
+            Frame::HelloAgain => (slot::Event::HelloAgain, None),
+            Frame::Unknown => (slot::Event::UnknownFrame, None),
+            Frame::TooLarge { bytes, limit } => (slot::Event::FrameTooLarge { bytes, limit }, None),
+        };
+        let Some(entry) = self.slots.get_mut(&id) else {
+            actions.push(Action::Note(Note::Stale { slot: id }));
+            return;
+        };
+        let verdict = entry.slot.apply(now, &self.limits.slot, event);
+        let worker = entry.offer.worker;
+        match (verdict, reply) {
+            (Verdict::Answered(delivery), Some(reply)) => {
+                self.answered(now, id, delivery, reply, actions);
+            }
+            (Verdict::Declined(delivery), _) => {
+                let why = Failure::new(Code::WorkerLost, "every worker gave the request back");
+                self.freed(now, id, actions);
+                self.delivery_failed(now, delivery.run, worker, Cause::Declined, why, actions);
+            }
+            (verdict, _) => self.carry_out(now, id, verdict, actions),
+        }
+    }
+
+    /// Applies an event that brings no reply.
+    pub(super) fn slot_apply(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        event: slot::Event,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.slots.get_mut(&id) else {
+            return;
+        };
+        let verdict = entry.slot.apply(now, &self.limits.slot, event);
+        self.carry_out(now, id, verdict, actions);
+    }
+
+    pub(super) fn slots_apply(
+        &mut self,
+        now: Instant,
+        event: slot::Event,
+        actions: &mut Vec<Action>,
+    ) {
+        let mut ids: Vec<SlotId> = self.slots.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.slot_apply(now, id, event, actions);
+        }
+    }
+
+    pub(super) fn slot_tick(&mut self, now: Instant, id: SlotId, actions: &mut Vec<Action>) {
+        if let Some(entry) = self.slots.get_mut(&id) {
+            entry.timer = None;
+        }
+        self.slot_apply(now, id, slot::Event::Tick, actions);
+        self.arm(id);
+    }
+
+    fn carry_out(&mut self, now: Instant, id: SlotId, verdict: Verdict, actions: &mut Vec<Action>) {
+        match verdict {
+            Verdict::Fine => {
+                let ready = self
+                    .slots
+                    .get(&id)
+                    .is_some_and(|entry| matches!(entry.slot.state(), slot::State::Ready));
+                if !ready {
+                    self.no_longer_ready(id);
+                }
+                self.arm(id);
+            }
+            Verdict::Free => self.freed(now, id, actions),
+            Verdict::Take => {
+                let seq = self.slots.get(&id).and_then(|entry| entry.slot.last_seq());
+                if let Some(seq) = seq {
+                    actions.push(Action::Acknowledge { slot: id, seq });
+                }
+            }
+            Verdict::AcknowledgeAgain(seq) => actions.push(Action::Acknowledge { slot: id, seq }),
+            Verdict::Stale => actions.push(Action::Note(Note::Stale { slot: id })),
+            // A reply's verdicts are handled where the reply is at hand.
+            Verdict::Answered(_) | Verdict::Declined(_) => {}
+            Verdict::End(end, held) => self.end(now, id, &end, held, actions),
+        }
+    }
+
+    fn answered(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        delivery: Delivery,
+        reply: Reply,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(worker) = self.slots.get(&id).map(|entry| entry.offer.worker) else {
+            return;
+        };
+        let (cause, failure) = match reply {
+            Reply::Value(value) => {
+                self.run_apply(now, delivery.run, run::Event::Replied(value), actions);
+                return self.freed(now, id, actions);
+            }
+            Reply::Error(failure) => (Cause::AgentError, failure),
+            Reply::Invalid(failure) => (Cause::InvalidReply, failure),
+            Reply::TooLarge(failure) => (Cause::FrameTooLarge, failure),
+            Reply::Declined => return self.freed(now, id, actions),
+        };
+        self.delivery_failed(now, delivery.run, worker, cause, failure, actions);
+        self.freed(now, id, actions);
+    }
+
+    /// A slot holds no request any more: it gets the next one, or leaves.
+    fn freed(&mut self, now: Instant, id: SlotId, actions: &mut Vec<Action>) {
+        if self.leaving {
+            return self.slot_apply(now, id, slot::Event::ServerLeaving, actions);
+        }
+        let order = self.next_order();
+        let Some(entry) = self.slots.get_mut(&id) else {
+            return;
+        };
+        if matches!(entry.slot.state(), slot::State::Ready) && entry.ready.is_none() {
+            entry.ready = Some(order);
+            if let Some(agent) = self.agents.get_mut(&entry.offer.agent) {
+                agent.ready.insert(order, id);
+            }
+        }
+        self.arm(id);
+        self.fill(now, id, actions);
+    }
+
+    pub(super) fn no_longer_ready(&mut self, id: SlotId) {
+        let Some(entry) = self.slots.get_mut(&id) else {
+            return;
+        };
+        if let Some(order) = entry.ready.take()
+            && let Some(agent) = self.agents.get_mut(&entry.offer.agent)
+        {
+            agent.ready.remove(&order);
+        }
+    }
+
+    /// A call is gone without an end of ours.
+    pub(super) fn lost(&mut self, now: Instant, id: SlotId, why: &str, actions: &mut Vec<Action>) {
+        let Some(entry) = self.remove_slot(now, id) else {
+            return;
+        };
+        if let Some(delivery) = entry.slot.delivery() {
+            let message = format!("worker \"{}\" was lost: {why}", entry.offer.info.name);
+            let failure = Failure::new(Code::WorkerLost, message);
+            let worker = entry.offer.worker;
+            self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
+        }
+    }
+
+    /// The harness ends a call; what was in it fails as the end says.
+    fn end(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        end: &End,
+        held: Option<Delivery>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.slots.get(&id) else {
+            return;
+        };
+        let worker = entry.offer.worker;
+        let name = entry.offer.info.name.clone();
+        if let (Some(delivery), Some(lease), Some(code)) = (held, entry.lease, still_runs(end)) {
+            self.remember_unreleased(now, worker, delivery, lease, code);
+        }
+        self.remove_slot(now, id);
+        actions.push(Action::End {
+            slot: id,
+            end: end.clone(),
+        });
+        let Some(delivery) = held else { return };
+        let (cause, failure) = match end {
+            // The run has ended already.
+            End::DeadlineExceeded(_) | End::Cancelled(_) => return,
+            End::Idle | End::Refused(_) => return,
+            End::Leaving => return self.refuse(now, delivery.run, shutting_down(), actions),
+            End::Closed => (
+                Cause::Declined,
+                Failure::new(
+                    Code::WorkerLost,
+                    format!("worker \"{name}\" left without a reply"),
+                ),
+            ),
+            End::NotAccepted(_) => (
+                Cause::NotAccepted,
+                Failure::new(
+                    Code::WorkerLost,
+                    format!("worker \"{name}\" did not show in time that it has the request"),
+                ),
+            ),
+            End::HeartbeatsMissed => (
+                Cause::Lost,
+                Failure::new(
+                    Code::WorkerLost,
+                    format!("worker \"{name}\" was lost: it missed three heartbeats"),
+                ),
+            ),
+            End::WrongAttempt { named, .. } => {
+                let message = format!("worker \"{name}\" sent a frame about {named}");
+                (
+                    Cause::ProtocolViolation,
+                    Failure::new(Code::ProtocolViolation, message),
+                )
+            }
+            End::Violation(violation) => (
+                Cause::ProtocolViolation,
+                Failure::new(
+                    Code::ProtocolViolation,
+                    format!("worker \"{name}\" broke the protocol: {violation}"),
+                ),
+            ),
+            End::FrameTooLarge { bytes, limit } => (
+                Cause::FrameTooLarge,
+                Failure::new(
+                    Code::PayloadTooLarge,
+                    format!(
+                        "worker \"{name}\" sent a frame of {bytes} bytes, the limit is {limit}: \
+                         reply with less, or in output pieces"
+                    ),
+                ),
+            ),
+        };
+        self.delivery_failed(now, delivery.run, worker, cause, failure, actions);
+    }
+
+    fn remove_slot(&mut self, now: Instant, id: SlotId) -> Option<SlotEntry> {
+        self.no_longer_ready(id);
+        let entry = self.slots.remove(&id)?;
+        if let Some(at) = entry.timer {
+            self.timers.clear(at, Timer::Slot(id));
+        }
+        self.leave_agent(now, &entry.offer);
+        self.leave_worker(entry.offer.worker, id);
+        Some(entry)
+    }
+
+    /// Sets a slot's timer no later than its next rule. An earlier timer stands: it finds nothing
+    /// due and is set again then.
+    pub(super) fn arm(&mut self, id: SlotId) {
+        let Some(entry) = self.slots.get_mut(&id) else {
+            return;
+        };
+        let Some(wake) = entry.slot.next_wake(&self.limits.slot) else {
+            return;
+        };
+        if entry.timer.is_some_and(|at| at <= wake) {
+            return;
+        }
+        if let Some(at) = entry.timer.replace(wake) {
+            self.timers.clear(at, Timer::Slot(id));
+        }
+        self.timers.set(wake, Timer::Slot(id));
+    }
+}
+
+/// Whether the worker may still work after this end, and how that is called.
+fn still_runs(end: &End) -> Option<Code> {
+    match end {
+        End::DeadlineExceeded(_) => Some(Code::DeadlineExceeded),
+        End::Cancelled(_) => Some(Code::Cancelled),
+        End::NotAccepted(_) => Some(Code::WorkerLost),
+        End::WrongAttempt { .. } | End::Violation(_) => Some(Code::ProtocolViolation),
+        End::FrameTooLarge { .. } => Some(Code::PayloadTooLarge),
+        End::Closed | End::Idle | End::HeartbeatsMissed | End::Leaving | End::Refused(_) => None,
+    }
+}

@@ -1,0 +1,239 @@
+//! The rules of one run: QUEUED, RUNNING, ended once; which end of a delivery counts as an
+//! attempt, and what its caller is told.
+//!
+//! Pure: time is an argument. A run decides its own outcome and nobody else does; which slot gets
+//! it is `dispatch`'s decision.
+
+#![deny(clippy::wildcard_enum_match_arm)]
+
+use std::time::{Duration, Instant};
+
+use crate::envelope::{Code, Failure, Outcome, Payload, Retried};
+use crate::ids::{Attempt, Delivery, RunId, SlotId};
+
+#[cfg(test)]
+#[path = "run_tests.rs"]
+mod tests;
+
+/// Where a run stands.
+#[derive(Debug)]
+pub enum State {
+    /// Waiting for a slot.
+    Queued,
+    /// In a slot.
+    Running(SlotId),
+    /// It has its outcome; nothing changes it any more.
+    Ended,
+}
+
+/// What a run is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// When it ends at the latest.
+    pub deadline: Instant,
+    /// Attempts that may count.
+    pub max_attempts: u32,
+    /// Deliveries in a row that may end uncounted; the next one counts.
+    pub uncounted_max: u32,
+}
+
+/// How a delivery ended without an answer that stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// The agent answered with an error.
+    AgentError,
+    /// The reply fails the slot's schema.
+    InvalidReply,
+    /// A frame broke a rule, or named another attempt.
+    ProtocolViolation,
+    /// A frame of the worker was over the limit.
+    FrameTooLarge,
+    /// The call is gone and the worker is not back in its window.
+    Lost,
+    /// No acceptance came in time.
+    NotAccepted,
+    /// The worker gave the request back, or half-closed before it took it.
+    Declined,
+}
+
+/// What happens to a run.
+#[derive(Debug)]
+pub enum Event {
+    /// Its request is on the way to a slot.
+    Delivered(SlotId),
+    /// The slot answered with a value.
+    Replied(Payload),
+    /// The delivery ended without a value.
+    Failed(Cause, Failure),
+    /// It cannot be delivered at all.
+    Refused(Failure),
+    /// Its deadline passed. The text says where it is: why it waits, or on which worker it runs.
+    DeadlinePassed(String),
+    /// Somebody cancelled it or hung up; the text says who and why.
+    Cancelled(String),
+}
+
+/// What follows an event.
+#[derive(Debug)]
+pub enum Next {
+    /// Nothing; the event came after the end, or changes nothing for others.
+    Nothing,
+    /// It waits for a slot again.
+    Requeue,
+    /// It has ended, now.
+    Ended(Outcome),
+}
+
+/// One run.
+#[derive(Debug)]
+pub struct Run {
+    id: RunId,
+    terms: Terms,
+    state: State,
+    since: Instant,
+    attempt: Attempt,
+    counted: u32,
+    uncounted_in_row: u32,
+    queued_for: Duration,
+    ran_for: Duration,
+}
+
+impl Run {
+    /// A run that waits.
+    #[must_use]
+    pub fn new(id: RunId, terms: Terms, now: Instant) -> Self {
+        Self {
+            id,
+            terms,
+            state: State::Queued,
+            since: now,
+            attempt: Attempt::default(),
+            counted: 0,
+            uncounted_in_row: 0,
+            queued_for: Duration::ZERO,
+            ran_for: Duration::ZERO,
+        }
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// When it ends at the latest.
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.terms.deadline
+    }
+
+    /// The newest attempt.
+    #[must_use]
+    pub fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+
+    /// The delivery the next slot gets.
+    #[must_use]
+    pub fn next_delivery(&self) -> Delivery {
+        Delivery {
+            run: self.id,
+            attempt: self.attempt.next(),
+        }
+    }
+
+    /// Applies one event.
+    pub fn apply(&mut self, now: Instant, event: Event) -> Next {
+        match self.state {
+            State::Ended => return Next::Nothing,
+            State::Queued => self.queued_for += now.saturating_duration_since(self.since),
+            State::Running(_) => self.ran_for += now.saturating_duration_since(self.since),
+        }
+        self.since = now;
+        match event {
+            Event::Delivered(slot) => {
+                self.attempt = self.attempt.next();
+                self.state = State::Running(slot);
+                Next::Nothing
+            }
+            Event::Replied(value) => self.end(Ok(value)),
+            Event::Failed(cause, failure) => self.failed(cause, failure),
+            Event::Refused(failure) => self.end_with(failure),
+            Event::DeadlinePassed(place) => {
+                let failure = Failure::new(Code::DeadlineExceeded, self.where_time_went(&place));
+                self.end_with(failure)
+            }
+            Event::Cancelled(why) => self.end_with(Failure::new(Code::Cancelled, why)),
+        }
+    }
+
+    fn failed(&mut self, cause: Cause, failure: Failure) -> Next {
+        let counts = match cause {
+            Cause::AgentError
+            | Cause::InvalidReply
+            | Cause::ProtocolViolation
+            | Cause::FrameTooLarge
+            | Cause::Lost => true,
+            Cause::NotAccepted | Cause::Declined => {
+                self.uncounted_in_row += 1;
+                self.uncounted_in_row > self.terms.uncounted_max
+            }
+        };
+        if !counts {
+            self.state = State::Queued;
+            return Next::Requeue;
+        }
+        self.uncounted_in_row = 0;
+        self.counted += 1;
+        let may_retry = match failure.code.retried() {
+            Retried::Yes => true,
+            Retried::IfAgentSays => failure.retryable,
+            Retried::CallersBusiness | Retried::Never => false,
+        };
+        if may_retry && self.counted < self.terms.max_attempts {
+            self.state = State::Queued;
+            return Next::Requeue;
+        }
+        self.end_with(failure)
+    }
+
+    fn end_with(&mut self, mut failure: Failure) -> Next {
+        failure.run = Some(self.id);
+        failure.attempt = self.attempt;
+        if self.counted > 1 {
+            failure.message = format!(
+                "{} (attempt {} of {})",
+                failure.message, self.counted, self.terms.max_attempts
+            );
+        }
+        self.end(Err(Box::new(failure)))
+    }
+
+    fn end(&mut self, outcome: Outcome) -> Next {
+        self.state = State::Ended;
+        Next::Ended(outcome)
+    }
+
+    fn where_time_went(&self, place: &str) -> String {
+        let total = seconds(self.queued_for + self.ran_for);
+        let queued = seconds(self.queued_for);
+        match self.state {
+            State::Running(_) => format!(
+                "deadline passed after {total}: {queued} queued, {} running: attempt {} {place}",
+                seconds(self.ran_for),
+                self.attempt
+            ),
+            State::Queued if self.attempt > Attempt::default() => format!(
+                "deadline passed after {total}: {queued} queued, {} running: {place}",
+                seconds(self.ran_for)
+            ),
+            State::Queued | State::Ended => {
+                format!("deadline passed after {total}: {queued} queued: {place}")
+            }
+        }
+    }
+}
+
+fn seconds(duration: Duration) -> String {
+    format!("{:.3} s", duration.as_secs_f64())
+}
