@@ -1,0 +1,18 @@
+//! The gRPC services: convert, call a handle, convert back.
+//!
+//! The only part that names generated types. Entries pass through as the bytes that came. Every
+//! `tonic::Status` is made in `status`.
+
+mod admin_service;
+mod attach_body;
+mod convert;
+mod deadline;
+mod frames;
+mod hang_ups;
+mod router;
+mod run_service;
+mod status;
+mod worker_service;
+
+pub use router::{Router, router};
+pub use status::{grpc_code, retry_rule};

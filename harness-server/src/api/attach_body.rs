@@ -1,0 +1,135 @@
+//! The response body of an Attach call: makes sure that the end of the call is never stuck behind
+//! frames the worker does not read.
+//!
+//! A frame counts as unsent until the transport has let go of its bytes. While one is unsent no
+//! other is handed over, so the end finds at most one before it; if that one does not leave in
+//! time, the stream is reset, which drops it.
+
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use tokio::time::Sleep;
+use tonic::Status;
+
+use crate::engine::Outbox;
+
+/// How long an unsent frame may hold up the end of its call.
+const UNSENT_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Marks a response whose body is to be wrapped.
+#[derive(Clone)]
+pub(super) struct AttachOutbox(pub(super) Arc<Outbox>);
+
+/// The body.
+pub(super) struct AttachBody {
+    inner: tonic::body::Body,
+    outbox: Arc<Outbox>,
+    unsent: Arc<Unsent>,
+    patience: Option<Pin<Box<Sleep>>>,
+}
+
+/// The frame handed over last, until the transport drops it.
+#[derive(Default)]
+struct Unsent {
+    state: Mutex<UnsentState>,
+}
+
+#[derive(Default)]
+struct UnsentState {
+    unsent: bool,
+    waker: Option<Waker>,
+}
+
+/// Bytes that tell when they are dropped.
+struct Tracked {
+    data: Bytes,
+    unsent: Arc<Unsent>,
+}
+
+impl AttachBody {
+    pub(super) fn new(inner: tonic::body::Body, outbox: Arc<Outbox>) -> Self {
+        Self {
+            inner,
+            outbox,
+            unsent: Arc::default(),
+            patience: None,
+        }
+    }
+}
+
+impl Body for AttachBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        if !self.outbox.is_empty() && self.unsent.poll_gone(cx).is_pending() {
+            if !self.outbox.poll_has_end(cx) {
+                return Poll::Pending;
+            }
+            let patience = self
+                .patience
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep(UNSENT_TIMEOUT)));
+            ready!(patience.as_mut().poll(cx));
+            return Poll::Ready(Some(Err(Status::cancelled(
+                "frames were unsent at the end",
+            ))));
+        }
+        let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+        Poll::Ready(frame.map(|frame| {
+            frame.map(|frame| frame.map_data(|data| Unsent::track(&self.unsent, data)))
+        }))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+}
+
+impl Unsent {
+    fn track(this: &Arc<Self>, data: Bytes) -> Bytes {
+        this.lock().unsent = true;
+        Bytes::from_owner(Tracked {
+            data,
+            unsent: this.clone(),
+        })
+    }
+
+    fn poll_gone(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if !state.unsent {
+            return Poll::Ready(());
+        }
+        state.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, UnsentState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsRef<[u8]> for Tracked {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        let waker = {
+            let mut state = self.unsent.lock();
+            state.unsent = false;
+            state.waker.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}

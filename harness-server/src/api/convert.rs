@@ -1,0 +1,136 @@
+//! Messages to domain types and back, where both an ask and a slot need it.
+
+use std::time::Duration;
+
+use harness_proto::relay;
+
+use crate::envelope::{Code, Failure, Payload, Trace};
+use crate::ids::Attempt;
+
+/// A cause chain deeper than this is cut when it comes in.
+const CAUSES_TAKEN: usize = 16;
+
+pub(super) fn payload_from_proto(payload: relay::Payload) -> Payload {
+    Payload {
+        content_type: payload.content_type,
+        data: payload.data,
+    }
+}
+
+pub(super) fn payload_to_proto(payload: Payload) -> relay::Payload {
+    relay::Payload {
+        content_type: payload.content_type,
+        data: payload.data,
+    }
+}
+
+pub(super) fn trace_from_proto(trace: relay::TraceContext) -> Trace {
+    Trace {
+        parent: trace.traceparent,
+        state: trace.tracestate,
+    }
+}
+
+pub(super) fn trace_to_proto(trace: &Trace) -> relay::TraceContext {
+    relay::TraceContext {
+        traceparent: trace.parent.clone(),
+        tracestate: trace.state.clone(),
+    }
+}
+
+pub(super) fn duration_to_proto(duration: Duration) -> prost_types::Duration {
+    prost_types::Duration {
+        seconds: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        nanos: duration.subsec_nanos().cast_signed(),
+    }
+}
+
+/// A duration of the wire; none when it is negative or malformed.
+pub(super) fn duration_from_proto(duration: &prost_types::Duration) -> Option<Duration> {
+    let nanos = u32::try_from(duration.nanos)
+        .ok()
+        .filter(|nanos| *nanos < 1_000_000_000)?;
+    Some(Duration::new(u64::try_from(duration.seconds).ok()?, nanos))
+}
+
+pub(super) fn error_to_proto(failure: &Failure) -> relay::Error {
+    relay::Error {
+        code: code_to_proto(failure.code).into(),
+        r#type: failure.kind.clone(),
+        message: failure.message.clone(),
+        retryable: failure.retryable,
+        retry_after: failure.retry_after.map(duration_to_proto),
+        details: failure.details.clone().map(payload_to_proto),
+        cause: failure
+            .cause
+            .as_deref()
+            .map(|cause| Box::new(error_to_proto(cause))),
+        run_id: failure.run.map(|run| run.to_string()).unwrap_or_default(),
+        attempt: failure.attempt.0,
+        truncated: false,
+    }
+}
+
+/// A worker's error. It may set four codes; any other becomes AGENT_ERROR.
+pub(super) fn error_from_worker(error: relay::Error) -> Failure {
+    error_level(error, CAUSES_TAKEN)
+}
+
+fn error_level(error: relay::Error, levels: usize) -> Failure {
+    let code = match relay::ErrorCode::try_from(error.code) {
+        Ok(relay::ErrorCode::InvalidRequest) => Code::InvalidRequest,
+        Ok(relay::ErrorCode::JournalMismatch) => Code::JournalMismatch,
+        Ok(relay::ErrorCode::BudgetExceeded) => Code::BudgetExceeded,
+        _ => Code::AgentError,
+    };
+    let message = if error.message.is_empty() {
+        "the agent answered with an error without a message".to_owned()
+    } else {
+        error.message
+    };
+    Failure {
+        code,
+        kind: error.r#type,
+        message,
+        retryable: error.retryable && code == Code::AgentError,
+        retry_after: error.retry_after.as_ref().and_then(duration_from_proto),
+        details: error.details.map(payload_from_proto),
+        cause: error
+            .cause
+            .filter(|_| levels > 0)
+            .map(|cause| Box::new(error_level(*cause, levels - 1))),
+        run: None,
+        attempt: Attempt::default(),
+    }
+}
+
+pub(super) fn code_to_proto(code: Code) -> relay::ErrorCode {
+    match code {
+        Code::InvalidRequest => relay::ErrorCode::InvalidRequest,
+        Code::UnknownAgent => relay::ErrorCode::UnknownAgent,
+        Code::RunNotFound => relay::ErrorCode::RunNotFound,
+        Code::Busy => relay::ErrorCode::Busy,
+        Code::RateLimited => relay::ErrorCode::RateLimited,
+        Code::PayloadTooLarge => relay::ErrorCode::PayloadTooLarge,
+        Code::JournalFull => relay::ErrorCode::JournalFull,
+        Code::DeadlineExceeded => relay::ErrorCode::DeadlineExceeded,
+        Code::AttemptTimeout => relay::ErrorCode::AttemptTimeout,
+        Code::Cancelled => relay::ErrorCode::Cancelled,
+        Code::AgentError => relay::ErrorCode::AgentError,
+        Code::InvalidReply => relay::ErrorCode::InvalidReply,
+        Code::ProtocolViolation => relay::ErrorCode::ProtocolViolation,
+        Code::WorkerLost => relay::ErrorCode::WorkerLost,
+        Code::Poisoned => relay::ErrorCode::Poisoned,
+        Code::BudgetExceeded => relay::ErrorCode::BudgetExceeded,
+        Code::JournalMismatch => relay::ErrorCode::JournalMismatch,
+        Code::UnsupportedProtocol => relay::ErrorCode::UnsupportedProtocol,
+        Code::CrashLoop => relay::ErrorCode::CrashLoop,
+        Code::StoreUnavailable => relay::ErrorCode::StoreUnavailable,
+        Code::ShuttingDown => relay::ErrorCode::ShuttingDown,
+        Code::IdempotencyConflict => relay::ErrorCode::IdempotencyConflict,
+        Code::Unauthenticated => relay::ErrorCode::Unauthenticated,
+        Code::PermissionDenied => relay::ErrorCode::PermissionDenied,
+        Code::Unimplemented => relay::ErrorCode::Unimplemented,
+        Code::Internal => relay::ErrorCode::Internal,
+    }
+}

@@ -1,0 +1,246 @@
+//! What the harness has to say to one slot and has not written yet.
+//!
+//! Bounded by construction: one place for each kind of frame, because a slot holds at most one
+//! request and acknowledgements and heartbeats say nothing twice. The end of the call overtakes
+//! everything else.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use crate::envelope::Request;
+use crate::ids::{Delivery, Lease, SlotId};
+use crate::slot::End;
+
+/// A frame for a worker.
+#[derive(Debug)]
+pub enum Outgoing {
+    /// The answer to its hello.
+    Welcome(SlotId),
+    /// A request.
+    Request {
+        /// Under which number.
+        delivery: Delivery,
+        /// The proof that comes with it.
+        lease: Lease,
+        /// What is asked.
+        request: Arc<Request>,
+        /// When the run ends.
+        deadline: Instant,
+    },
+    /// Appends up to this worker_seq are acknowledged.
+    Appended(u64),
+    /// The harness is there.
+    Heartbeat,
+}
+
+/// The frames of one call that wait to be written.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    welcome: Option<SlotId>,
+    request: Option<Outgoing>,
+    appended: Option<u64>,
+    appended_written: u64,
+    heartbeat: bool,
+    end: Option<End>,
+    ended: bool,
+    writer: Option<Waker>,
+    session: Option<Waker>,
+}
+
+impl Outbox {
+    /// Welcomes the slot.
+    pub fn welcome(&self, slot: SlotId) {
+        self.put(|waiting| waiting.welcome = Some(slot));
+    }
+
+    /// Sends a request. What was still to be acknowledged of the one before is answered by it.
+    pub fn request(
+        &self,
+        delivery: Delivery,
+        lease: Lease,
+        request: Arc<Request>,
+        deadline: Instant,
+    ) {
+        self.put(|waiting| {
+            waiting.appended = None;
+            waiting.appended_written = 0;
+            waiting.request = Some(Outgoing::Request {
+                delivery,
+                lease,
+                request,
+                deadline,
+            });
+        });
+    }
+
+    /// Acknowledges appends up to a worker_seq.
+    pub fn acknowledge(&self, seq: u64) {
+        self.put(|waiting| waiting.appended = Some(seq));
+    }
+
+    /// Says that the harness is there.
+    pub fn heartbeat(&self) {
+        self.put(|waiting| waiting.heartbeat = true);
+    }
+
+    /// Ends the call. What waits is dropped; the first end stands.
+    pub fn end(&self, end: End) {
+        let mut session = None;
+        self.put(|waiting| {
+            if waiting.end.is_none() {
+                waiting.end = Some(end);
+            }
+            session = waiting.session.take();
+        });
+        if let Some(session) = session {
+            session.wake();
+        }
+    }
+
+    /// Up to which worker_seq of the newest request an acknowledgement has been written.
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
+        self.lock().appended_written
+    }
+
+    /// Whether nothing waits to be written.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        let waiting = self.lock();
+        let frames = waiting.welcome.is_some()
+            || waiting.request.is_some()
+            || waiting.appended.is_some()
+            || waiting.heartbeat;
+        !frames && waiting.end.is_none()
+    }
+
+    /// Whether the end of the call waits to be written; if not, the writer is woken by the next
+    /// change.
+    pub fn poll_has_end(&self, cx: &Context<'_>) -> bool {
+        let mut waiting = self.lock();
+        if waiting.end.is_none() {
+            waiting.writer = Some(cx.waker().clone());
+        }
+        waiting.end.is_some()
+    }
+
+    /// Waits until the call has an end, written or not. One task may wait.
+    pub async fn ended(&self) {
+        std::future::poll_fn(|cx| {
+            let mut waiting = self.lock();
+            if waiting.ended || waiting.end.is_some() {
+                return Poll::Ready(());
+            }
+            waiting.session = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The next frame, or the end, once.
+    pub fn poll_next(&self, cx: &Context<'_>) -> Poll<Option<Result<Outgoing, End>>> {
+        let mut waiting = self.lock();
+        if waiting.ended {
+            return Poll::Ready(None);
+        }
+        if let Some(end) = waiting.end.take() {
+            waiting.ended = true;
+            return Poll::Ready(Some(Err(end)));
+        }
+        match waiting.take() {
+            Some(frame) => Poll::Ready(Some(Ok(frame))),
+            None => {
+                waiting.writer = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn put(&self, change: impl FnOnce(&mut Waiting)) {
+        let waker = {
+            let mut waiting = self.lock();
+            change(&mut waiting);
+            waiting.writer.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiting {
+    fn take(&mut self) -> Option<Outgoing> {
+        if let Some(slot) = self.welcome.take() {
+            return Some(Outgoing::Welcome(slot));
+        }
+        if let Some(request) = self.request.take() {
+            return Some(request);
+        }
+        if let Some(seq) = self.appended.take() {
+            self.appended_written = seq;
+            return Some(Outgoing::Appended(seq));
+        }
+        std::mem::take(&mut self.heartbeat).then_some(Outgoing::Heartbeat)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::{Outbox, Outgoing};
+    use crate::ids::SlotId;
+    use crate::slot::End;
+
+    fn next(outbox: &Outbox) -> Poll<Option<Result<Outgoing, End>>> {
+        outbox.poll_next(&Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn acknowledgements_and_heartbeats_are_said_once() {
+        let outbox = Outbox::default();
+        outbox.welcome(SlotId(1));
+        for seq in 1..=5 {
+            outbox.acknowledge(seq);
+            outbox.heartbeat();
+        }
+        assert!(matches!(
+            next(&outbox),
+            Poll::Ready(Some(Ok(Outgoing::Welcome(_))))
+        ));
+        assert_eq!(outbox.acknowledged(), 0);
+        assert!(matches!(
+            next(&outbox),
+            Poll::Ready(Some(Ok(Outgoing::Appended(5))))
+        ));
+        assert_eq!(outbox.acknowledged(), 5);
+        assert!(matches!(
+            next(&outbox),
+            Poll::Ready(Some(Ok(Outgoing::Heartbeat)))
+        ));
+        assert!(next(&outbox).is_pending());
+    }
+
+    #[test]
+    fn the_end_overtakes_and_is_said_once() {
+        let outbox = Outbox::default();
+        outbox.welcome(SlotId(1));
+        outbox.end(End::Leaving);
+        outbox.end(End::Idle);
+        assert!(matches!(
+            next(&outbox),
+            Poll::Ready(Some(Err(End::Leaving)))
+        ));
+        assert!(matches!(next(&outbox), Poll::Ready(None)));
+    }
+}

@@ -1,0 +1,112 @@
+//! A whole harness: engine, listeners and services, from start to leaving in good order.
+
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::info;
+
+use crate::api::{self, Router};
+use crate::config::Config;
+use crate::engine::Engine;
+use crate::listener::{Address, ListenError, Listener};
+
+/// How long sessions and connections may take to end once they have been told to.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A harness that listens and is ready to run.
+///
+/// ```
+/// use harness_server::{Config, Server};
+/// use tokio_util::sync::CancellationToken;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = Config { listen: vec!["127.0.0.1:0".into()], ..Config::default() };
+/// let server = Server::bind(config).await?;
+/// let address = server.addresses()[0].clone();
+///
+/// let stop = CancellationToken::new();
+/// let running = tokio::spawn(server.run(stop.clone()));
+/// // Workers and callers now connect to `address`.
+/// # drop(address);
+/// stop.cancel();
+/// running.await?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Server {
+    engine: Engine,
+    listeners: Vec<Listener>,
+    router: Router,
+    sessions: TaskTracker,
+}
+
+impl Server {
+    /// Binds every address of the configuration.
+    ///
+    /// # Errors
+    /// Which address cannot be listened on, and what to do.
+    pub async fn bind(config: Config) -> Result<Self, ListenError> {
+        let mut listeners = Vec::new();
+        for address in &config.listen {
+            let address: Address = address.parse()?;
+            listeners.push(Listener::bind(&address, config.insecure).await?);
+        }
+        let names = listeners
+            .iter()
+            .map(|listener| listener.name().to_owned())
+            .collect();
+        let engine = Engine::new(config.limits);
+        let sessions = TaskTracker::new();
+        let router = api::router(&engine, sessions.clone(), names);
+        Ok(Self {
+            engine,
+            listeners,
+            router,
+            sessions,
+        })
+    }
+
+    /// The addresses it listens on, with the ports the system gave.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<String> {
+        self.listeners
+            .iter()
+            .map(|listener| listener.name().to_owned())
+            .collect()
+    }
+
+    /// Serves until `stop`, then leaves in good order: nothing new starts, what runs may finish
+    /// within `shutdown_grace`, workers are told to come back, callers are answered.
+    pub async fn run(self, stop: CancellationToken) {
+        let ended = CancellationToken::new();
+        let timer = tokio::spawn({
+            let (engine, ended) = (self.engine.clone(), ended.clone());
+            async move { engine.run(ended).await }
+        });
+        let (accepting, connections) = (TaskTracker::new(), TaskTracker::new());
+        for listener in self.listeners {
+            accepting.spawn(listener.serve(
+                self.router.clone(),
+                self.engine.limits().clone(),
+                connections.clone(),
+                stop.clone(),
+                ended.clone(),
+            ));
+        }
+        accepting.close();
+        stop.cancelled().await;
+        info!("leaving");
+        accepting.wait().await;
+        self.engine.leave().await;
+        ended.cancel();
+        for tracker in [&connections, &self.sessions] {
+            tracker.close();
+            // What does not end in time is dropped with the runtime.
+            drop(tokio::time::timeout(END_TIMEOUT, tracker.wait()).await);
+        }
+        timer.await.expect("the timer must not panic");
+        info!("left");
+    }
+}
