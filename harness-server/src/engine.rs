@@ -252,7 +252,10 @@ impl Engine {
                 continue;
             };
             let refusal = match self.0.schemas.get(schema) {
-                Some(schema) => schema.check(Subject::Request, &request.payload).err(),
+                Some(schema) => schema
+                    .check(Subject::Request, &request.payload)
+                    .err()
+                    .map(|refusal| *refusal),
                 // The last slot of that schema is gone, and its verdict with it.
                 None => Some(Failure::new(
                     Code::InvalidRequest,

@@ -167,7 +167,7 @@ impl Schema {
     /// # Errors
     /// INVALID_REQUEST or INVALID_REPLY with, for each mismatch, the JSON pointer, the keyword,
     /// what was expected and what was got.
-    pub fn check(&self, subject: Subject, payload: &Payload) -> Result<(), Failure> {
+    pub fn check(&self, subject: Subject, payload: &Payload) -> Result<(), Box<Failure>> {
         if !payload.is_json() {
             return Ok(());
         }
@@ -175,7 +175,7 @@ impl Schema {
             Ok(value) => value,
             Err(error) => {
                 let message = format!("the {subject} is not JSON: {error}");
-                return Err(Failure::new(subject.code(), message));
+                return Err(Box::new(Failure::new(subject.code(), message)));
             }
         };
         if self.validator.is_valid(&value) {
@@ -201,7 +201,9 @@ impl Schema {
             first["got"],
         );
         let details = Payload::json(&json!({ "mismatches": mismatches }));
-        Err(Failure::new(subject.code(), message).with_details(details))
+        Err(Box::new(
+            Failure::new(subject.code(), message).with_details(details),
+        ))
     }
 
     fn mismatch(&self, error: &ValidationError<'_>) -> Value {
@@ -285,7 +287,7 @@ mod tests {
         Schemas::new(64 * 1024).intern(&schema.to_string().into())
     }
 
-    fn refused(schema: Value, instance: &str) -> Failure {
+    fn refused(schema: Value, instance: &str) -> Box<Failure> {
         let schema = compiled(schema)
             .expect("a valid schema")
             .expect("not empty");

@@ -230,7 +230,7 @@ fn judged(slot: &SlotHandle, incoming: Incoming) -> Frame {
                         .reply_schema()
                         .map(|schema| schema.check(Subject::Reply, &value));
                     match checked {
-                        Some(Err(mismatch)) => Reply::Invalid(mismatch),
+                        Some(Err(mismatch)) => Reply::Invalid(*mismatch),
                         Some(Ok(())) | None => Reply::Value(value),
                     }
                 }

@@ -55,11 +55,13 @@ impl Runs {
         &self,
         ask: relay::AskRequest,
         call: &MetadataMap,
-    ) -> Result<(envelope::Request, Terms, bool), Failure> {
+    ) -> Result<(envelope::Request, Terms, bool), Box<Failure>> {
         let now = Instant::now();
         if let Some(wait) = self.hang_ups.wait(now) {
             let message = "too many calls were hung up on: wait for answers, or set a timeout";
-            return Err(Failure::new(Code::RateLimited, message).retry_after(wait));
+            return Err(Box::new(
+                Failure::new(Code::RateLimited, message).retry_after(wait),
+            ));
         }
         let limits = self.engine.limits();
         let options = ask.options.unwrap_or_default();
@@ -76,7 +78,7 @@ impl Runs {
         let (bytes, limit) = (payload.data.len() as u64, limits.payload_bytes.as_u64());
         if bytes > limit {
             let message = format!("the request has {bytes} bytes, the limit is {limit}: send less");
-            return Err(Failure::new(Code::PayloadTooLarge, message));
+            return Err(Box::new(Failure::new(Code::PayloadTooLarge, message)));
         }
         let timeout = timeout(options.timeout.as_ref(), limits)?;
         let agent = AgentKey::new(&options.namespace, &ask.agent);
@@ -222,7 +224,7 @@ pub(super) fn unserved(rpc: &str) -> Status {
 }
 
 /// Names an option this server does not serve, rather than ignoring it.
-fn refuse_unserved(options: &relay::RunOptions) -> Result<(), Failure> {
+fn refuse_unserved(options: &relay::RunOptions) -> Result<(), Box<Failure>> {
     let field = if !options.selector.is_empty() {
         "options.selector"
     } else if options.priority != 0 {
@@ -235,33 +237,33 @@ fn refuse_unserved(options: &relay::RunOptions) -> Result<(), Failure> {
         return Ok(());
     };
     let message = format!("this harness does not serve {field} yet: leave it out");
-    Err(Failure::new(Code::Unimplemented, message))
+    Err(Box::new(Failure::new(Code::Unimplemented, message)))
 }
 
-fn check_names(agent: &str, options: &relay::RunOptions) -> Result<(), Failure> {
+fn check_names(agent: &str, options: &relay::RunOptions) -> Result<(), Box<Failure>> {
     if agent.is_empty() {
-        return Err(Failure::new(
+        return Err(Box::new(Failure::new(
             Code::InvalidRequest,
             "agent is empty: name the agent to ask",
-        ));
+        )));
     }
     let unnameable = agent.len() > NAME_BYTES || (options.wait_for_agent && !is_valid_name(agent));
     if unnameable {
-        return Err(Failure::new(
+        return Err(Box::new(Failure::new(
             Code::InvalidRequest,
             "no agent can have this name: it must match [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
-        ));
+        )));
     }
     if !options.namespace.is_empty() && !is_valid_name(&options.namespace) {
-        return Err(Failure::new(
+        return Err(Box::new(Failure::new(
             Code::InvalidRequest,
             "options.namespace must be empty or match [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
-        ));
+        )));
     }
     Ok(())
 }
 
-fn check_metadata(metadata: &HashMap<String, String>, limits: &Limits) -> Result<(), Failure> {
+fn check_metadata(metadata: &HashMap<String, String>, limits: &Limits) -> Result<(), Box<Failure>> {
     let bytes: usize = metadata
         .iter()
         .map(|(key, value)| key.len() + value.len())
@@ -282,22 +284,25 @@ fn check_metadata(metadata: &HashMap<String, String>, limits: &Limits) -> Result
     } else {
         return Ok(());
     };
-    Err(Failure::new(Code::InvalidRequest, message))
+    Err(Box::new(Failure::new(Code::InvalidRequest, message)))
 }
 
-fn timeout(asked: Option<&prost_types::Duration>, limits: &Limits) -> Result<Duration, Failure> {
+fn timeout(
+    asked: Option<&prost_types::Duration>,
+    limits: &Limits,
+) -> Result<Duration, Box<Failure>> {
     let Some(asked) = asked else {
         return Ok(limits.default_timeout);
     };
     match convert::duration_from_proto(asked) {
         Some(timeout) if !timeout.is_zero() && timeout <= limits.max_timeout => Ok(timeout),
-        Some(_) | None => Err(Failure::new(
+        Some(_) | None => Err(Box::new(Failure::new(
             Code::InvalidRequest,
             format!(
                 "options.timeout must be more than 0 and at most {} s",
                 limits.max_timeout.as_secs()
             ),
-        )),
+        ))),
     }
 }
 

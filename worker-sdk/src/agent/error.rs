@@ -1,0 +1,258 @@
+//! The error an agent answers with.
+//!
+//! Owns [`AgentError`] and its flattening into plain parts that fit the wire's limit. What the
+//! application sees of it is [`crate::Error`].
+
+use std::any::Any;
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::error::{Error, ErrorKind, Remote};
+use crate::payload::Payload;
+
+/// Limits of an encoded error, so that the whole stays under the wire's 64 KiB.
+const TYPE_BYTES: usize = 256;
+const MESSAGE_BYTES: usize = 8 << 10;
+const DETAILS_BYTES: usize = 32 << 10;
+const CAUSE_BYTES: usize = 1 << 10;
+const CAUSES: usize = 8;
+
+/// What an agent answers when it has no reply.
+///
+/// `?` turns every standard error into one, with its chain of causes. It does not implement
+/// `std::error::Error` itself, which is what makes that possible.
+///
+/// ```
+/// use std::time::Duration;
+/// use worker_sdk::AgentError;
+///
+/// fn parse(text: &str) -> Result<u32, AgentError> {
+///     Ok(text.parse::<u32>()?)
+/// }
+/// let error = parse("x").unwrap_err();
+/// assert_eq!(error.error_type(), "ParseIntError");
+///
+/// let busy = AgentError::new("RateLimited", "the model allows 10 calls a minute")
+///     .retryable()
+///     .retry_after(Duration::from_secs(6));
+/// assert!(busy.is_retryable());
+/// ```
+#[derive(Debug)]
+pub struct AgentError {
+    code: ErrorCode,
+    error_type: String,
+    message: String,
+    retryable: bool,
+    retry_after: Option<Duration>,
+    details: Option<Payload>,
+    cause: Option<Box<dyn StdError + Send + Sync>>,
+}
+
+/// The codes a worker may set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ErrorCode {
+    Agent,
+    InvalidRequest,
+}
+
+/// An agent's error as plain data, cut to the wire's limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ErrorParts {
+    pub(crate) code: ErrorCode,
+    pub(crate) error_type: String,
+    pub(crate) message: String,
+    pub(crate) retryable: bool,
+    pub(crate) retry_after: Option<Duration>,
+    pub(crate) details: Option<Payload>,
+    /// Outermost first.
+    pub(crate) causes: Vec<String>,
+    pub(crate) truncated: bool,
+}
+
+impl AgentError {
+    /// An error of a type of the agent's own, such as `RateLimited`. Not retryable unless
+    /// [`AgentError::retryable`] says so.
+    pub fn new(error_type: impl Into<String>, message: impl Into<String>) -> Self {
+        Self {
+            code: ErrorCode::Agent,
+            error_type: error_type.into(),
+            message: message.into(),
+            retryable: false,
+            retry_after: None,
+            details: None,
+            cause: None,
+        }
+    }
+
+    /// The request is one this agent cannot take; the caller gets INVALID_REQUEST and it is never
+    /// retried.
+    pub fn invalid_request(message: impl Into<String>) -> Self {
+        Self {
+            code: ErrorCode::InvalidRequest,
+            ..Self::new("", message)
+        }
+    }
+
+    /// Says that asking the same again can help.
+    #[must_use]
+    pub fn retryable(mut self) -> Self {
+        self.retryable = true;
+        self
+    }
+
+    /// The least time to wait before asking again.
+    #[must_use]
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// Details as JSON, for the caller's code. A value that has no JSON form is left out; details
+    /// over 32 KiB are cut off and the error marked as truncated.
+    #[must_use]
+    pub fn details<T: Serialize + ?Sized>(self, details: &T) -> Self {
+        match Payload::json(details) {
+            Ok(payload) => self.details_payload(payload),
+            Err(_) => self,
+        }
+    }
+
+    /// Details of any media type.
+    #[must_use]
+    pub fn details_payload(mut self, details: Payload) -> Self {
+        self.details = Some(details);
+        self
+    }
+
+    /// What caused it.
+    #[must_use]
+    pub fn cause(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
+        self.cause = Some(cause.into());
+        self
+    }
+
+    /// The agent's own type, empty for [`AgentError::invalid_request`].
+    pub fn error_type(&self) -> &str {
+        &self.error_type
+    }
+
+    /// The message, without its causes.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Whether asking the same again can help.
+    pub fn is_retryable(&self) -> bool {
+        self.retryable
+    }
+
+    /// Whether the caller gets INVALID_REQUEST.
+    pub fn is_invalid_request(&self) -> bool {
+        self.code == ErrorCode::InvalidRequest
+    }
+
+    /// What caused it.
+    pub fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.cause
+            .as_deref()
+            .map(|cause| cause as &(dyn StdError + 'static))
+    }
+
+    pub(crate) fn into_parts(self) -> ErrorParts {
+        let mut truncated = false;
+        let mut causes = Vec::new();
+        let mut next = self
+            .cause
+            .as_deref()
+            .map(|cause| cause as &(dyn StdError + 'static));
+        while let Some(cause) = next {
+            if causes.len() == CAUSES {
+                truncated = true;
+                break;
+            }
+            causes.push(cut(cause.to_string(), CAUSE_BYTES, &mut truncated));
+            next = cause.source();
+        }
+        let details = self.details.filter(|details| {
+            details.data().len() <= DETAILS_BYTES || {
+                truncated = true;
+                false
+            }
+        });
+        ErrorParts {
+            code: self.code,
+            error_type: cut(self.error_type, TYPE_BYTES, &mut truncated),
+            message: cut(self.message, MESSAGE_BYTES, &mut truncated),
+            retryable: self.retryable,
+            retry_after: self.retry_after,
+            details,
+            causes,
+            truncated,
+        }
+    }
+}
+
+/// Cuts at a character boundary.
+fn cut(mut text: String, bytes_max: usize, truncated: &mut bool) -> String {
+    if text.len() > bytes_max {
+        let end = (0..=bytes_max)
+            .rev()
+            .find(|at| text.is_char_boundary(*at))
+            .unwrap_or(0);
+        text.truncate(end);
+        *truncated = true;
+    }
+    text
+}
+
+impl fmt::Display for AgentError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl<E: StdError + Send + Sync + 'static> From<E> for AgentError {
+    /// The type is the error's own type name; its causes become the causes. An [`Error`] of another
+    /// agent that was asked keeps its code, its retry rule and its details.
+    fn from(error: E) -> Self {
+        if let Some(asked) = (&error as &dyn Any).downcast_ref::<Error>() {
+            return from_asked(asked);
+        }
+        let name = std::any::type_name::<E>();
+        let name = name.split('<').next().unwrap_or(name);
+        let name = name.rsplit("::").next().unwrap_or(name);
+        let mut parts = Self::new(name, error.to_string());
+        parts.cause = told(error.source());
+        parts
+    }
+}
+
+fn from_asked(asked: &Error) -> AgentError {
+    let error_type = match asked.kind() {
+        ErrorKind::AgentError if !asked.agent_type().is_empty() => asked.agent_type(),
+        _ => asked.code_name(),
+    };
+    let mut error = AgentError::new(error_type, asked.message());
+    error.retryable = asked.retryable();
+    error.retry_after = asked.retry_after();
+    error.details = asked.details().cloned();
+    error.cause = told(asked.source());
+    error
+}
+
+/// A chain of causes known only by their texts, outermost first.
+fn told(outermost: Option<&(dyn StdError + 'static)>) -> Option<Box<dyn StdError + Send + Sync>> {
+    let mut causes = Vec::new();
+    let mut next = outermost;
+    while let Some(cause) = next {
+        causes.push(cause.to_string());
+        next = cause.source();
+    }
+    let chain = causes.into_iter().rev().fold(None, |cause, message| {
+        Some(Box::new(Remote { message, cause }))
+    });
+    chain.map(|chain| chain as Box<dyn StdError + Send + Sync>)
+}

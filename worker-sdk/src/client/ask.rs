@@ -1,0 +1,246 @@
+//! One ask: its options, and the call.
+//!
+//! Owns the timeout rule of a caller: `options.timeout` is always sent, and the call's own gRPC
+//! deadline comes a second later, so that the typed answer wins over the transport's.
+
+use std::fmt;
+use std::future::{Future, IntoFuture};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use harness_proto::v1;
+use tonic::Request;
+
+use super::Harness;
+use crate::context::Trace;
+use crate::error::{Error, ErrorKind};
+use crate::payload::{FromPayload, Payload};
+use crate::wire;
+
+/// How long an ask may take unless it says otherwise.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How much later than the run's the call's own deadline is.
+const CALL_GRACE: Duration = Duration::from_secs(1);
+
+/// An ask that has not been sent; `.await` sends it. Dropping the future hangs up, which cancels
+/// the run.
+#[must_use = "an ask is sent when it is awaited"]
+pub struct Ask<R> {
+    harness: Option<Harness>,
+    agent: String,
+    request: Result<Payload, String>,
+    timeout: Option<Duration>,
+    deadline: Option<Instant>,
+    options: v1::RunOptions,
+    answer: PhantomData<fn() -> R>,
+}
+
+/// What an agent answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Answer<T> {
+    /// The run, a UUIDv7 in its 36 character form.
+    pub run_id: String,
+    /// The attempt that answered, numbered from 1.
+    pub attempt: u32,
+    /// The reply.
+    pub value: T,
+}
+
+impl<R: FromPayload> Ask<R> {
+    pub(crate) fn new(
+        harness: Option<Harness>,
+        agent: String,
+        request: Result<Payload, String>,
+    ) -> Self {
+        Self {
+            harness,
+            agent,
+            request,
+            timeout: None,
+            deadline: None,
+            options: v1::RunOptions::default(),
+            answer: PhantomData,
+        }
+    }
+
+    /// How long the run may take, waiting for a slot included. Default 60 s, at most 24 h.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// A pair the agent can read; keys that start with `harness-` are refused. At most 64 keys
+    /// and 8 KiB in all.
+    pub fn metadata(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.metadata.insert(key.into(), value.into());
+        self
+    }
+
+    /// Only slots with this label take the run; may be given more than once.
+    pub fn selector(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.options.selector.insert(key.into(), value.into());
+        self
+    }
+
+    /// -100 to 100, default 0; higher goes first.
+    pub fn priority(mut self, priority: i32) -> Self {
+        self.options.priority = priority;
+        self
+    }
+
+    /// Waits for a worker when nobody has offered the agent yet, instead of failing at once.
+    pub fn wait_for_agent(mut self) -> Self {
+        self.options.wait_for_agent = true;
+        self
+    }
+
+    /// How many attempts may be made in all, 1 to 16. Default 1.
+    pub fn max_attempts(mut self, attempts: u32) -> Self {
+        self.options
+            .retry_policy
+            .get_or_insert_default()
+            .max_attempts = attempts;
+        self
+    }
+
+    /// The namespace to ask in. Default `default`.
+    pub fn namespace(mut self, namespace: impl Into<String>) -> Self {
+        self.options.namespace = namespace.into();
+        self
+    }
+
+    /// A W3C trace context to hand to the agent, as its two header values.
+    pub fn trace_context(
+        self,
+        traceparent: impl Into<String>,
+        tracestate: impl Into<String>,
+    ) -> Self {
+        self.trace(Trace {
+            traceparent: traceparent.into(),
+            tracestate: tracestate.into(),
+        })
+    }
+
+    pub(crate) fn trace(mut self, trace: Trace) -> Self {
+        self.options.trace = (!trace.traceparent.is_empty()).then_some(v1::TraceContext {
+            traceparent: trace.traceparent,
+            tracestate: trace.tracestate,
+        });
+        self
+    }
+
+    /// The answer must come before this whatever the timeout.
+    pub(crate) fn deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    async fn send(self) -> Result<Answer<R>, Error> {
+        let Some(harness) = self.harness else {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                "this context has no harness to ask",
+            ));
+        };
+        let payload = self.request.map_err(|why| {
+            Error::new(
+                ErrorKind::Decode,
+                format!("the request has no JSON form: {why}"),
+            )
+        })?;
+        let timeout = timeout(
+            self.timeout,
+            self.deadline,
+            tokio::time::Instant::now().into_std(),
+        );
+        if timeout.is_zero() {
+            return Err(Error::new(
+                ErrorKind::DeadlineExceeded,
+                "no time is left to ask",
+            ));
+        }
+        let mut options = self.options;
+        options.timeout = Some(wire::duration_out(timeout));
+        let mut request = Request::new(v1::AskRequest {
+            agent: self.agent.clone(),
+            payload: Some(wire::payload_out(payload)),
+            options: Some(options),
+        });
+        let patience = timeout.saturating_add(CALL_GRACE);
+        request.set_timeout(patience);
+        let mut runs = harness.runs();
+        // The transport's own timer stops at the response headers; this one covers all of it.
+        let call = tokio::time::timeout(patience, harness.called(runs.ask(request)));
+        let answer = call.await.unwrap_or_else(|_| {
+            let message = format!("the harness did not answer within {patience:?}");
+            Err(Error::new(ErrorKind::DeadlineExceeded, message))
+        })?;
+        let (run_id, attempt) = (answer.run_id, answer.attempt);
+        let payload = wire::payload_in(answer.payload.unwrap_or_default());
+        match R::from_payload(payload) {
+            Ok(value) => Ok(Answer {
+                run_id,
+                attempt,
+                value,
+            }),
+            Err(why) => {
+                let message = format!(
+                    "the reply of {} is not of the type asked for: {why}",
+                    self.agent
+                );
+                Err(Error::new(ErrorKind::Decode, message).with_run(&run_id, attempt))
+            }
+        }
+    }
+}
+
+/// The run's timeout: what was asked for, or the default, but never past the deadline.
+fn timeout(asked: Option<Duration>, deadline: Option<Instant>, now: Instant) -> Duration {
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+    match (asked, left) {
+        (Some(asked), Some(left)) => asked.min(left),
+        (Some(asked), None) => asked,
+        (None, Some(left)) => left,
+        (None, None) => DEFAULT_TIMEOUT,
+    }
+}
+
+impl<R: FromPayload + 'static> IntoFuture for Ask<R> {
+    type Output = Result<Answer<R>, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.send())
+    }
+}
+
+impl<R> fmt::Debug for Ask<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ask")
+            .field("agent", &self.agent)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_never_goes_past_the_deadline() {
+        let now = Instant::now();
+        let second = Duration::from_secs(1);
+        for (asked, left, expected) in [
+            (None, None, DEFAULT_TIMEOUT),
+            (Some(second), None, second),
+            (None, Some(second * 90), second * 90),
+            (Some(second * 9), Some(second), second),
+            (Some(second), Some(second * 9), second),
+            (Some(second), Some(Duration::ZERO), Duration::ZERO),
+        ] {
+            assert_eq!(timeout(asked, left.map(|left| now + left), now), expected);
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! Connections to a harness.
+//!
+//! Owns addresses, the transport's settings, and [`Link`]: the one connection all slots of a worker
+//! share, made again by one of them at a time with back-off, and the one log line when the harness
+//! is away. Opens no call.
+
+mod address;
+mod link;
+
+use std::time::Duration;
+
+use tonic::transport::{Channel, Endpoint};
+
+use crate::error::{Error, ErrorKind};
+
+pub(crate) use address::Address;
+pub(crate) use link::Link;
+
+/// The environment variable a worker and a client read when they are given no address.
+pub const ADDRESS_VARIABLE: &str = "HARNESS_ADDRESS";
+/// Where a harness listens unless configured otherwise.
+pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:7070";
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// A connection that answers no PING this long after one was due is dead, idle or not.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// `url`, or what the environment says, or the default.
+pub(crate) fn resolve(url: Option<&str>) -> Result<Address, Error> {
+    match url {
+        Some(url) => Address::parse(url),
+        None => match std::env::var(ADDRESS_VARIABLE) {
+            Ok(url) if !url.is_empty() => Address::parse(&url),
+            Ok(_) | Err(_) => Address::parse(DEFAULT_ADDRESS),
+        },
+    }
+}
+
+fn endpoint(address: &Address) -> Result<Endpoint, Error> {
+    let endpoint = Endpoint::from_shared(address.target()).map_err(|error| {
+        Error::new(
+            ErrorKind::InvalidAddress,
+            format!("{address} is no address"),
+        )
+        .with_source(error)
+    })?;
+    Ok(endpoint
+        .connect_timeout(CONNECT_TIMEOUT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE)
+        .keep_alive_while_idle(true))
+}
+
+/// Connects now.
+pub(crate) async fn connect(address: &Address) -> Result<Channel, Error> {
+    endpoint(address)?
+        .connect()
+        .await
+        .map_err(|error| unreachable_at(address, error))
+}
+
+/// Connects at the first call, and again at the first one after the connection broke.
+pub(crate) fn connect_lazily(address: &Address) -> Result<Channel, Error> {
+    Ok(endpoint(address)?.connect_lazy())
+}
+
+pub(crate) fn unreachable_at(
+    address: &Address,
+    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> Error {
+    Error::new(
+        ErrorKind::Unreachable,
+        format!("no harness answers at {address}"),
+    )
+    .with_retry(true, None)
+    .with_source(source)
+}

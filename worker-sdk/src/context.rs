@@ -1,0 +1,353 @@
+//! What an agent is given beside the request.
+//!
+//! Owns [`Context`]: the deadline, cancellation, output, progress, metadata and asking other
+//! agents. It reaches the call only through [`sink`], so the same context works without a harness
+//! ([`crate::testing`]). It decides nothing: the harness keeps the deadline.
+
+mod blocking;
+mod sink;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::client::{Ask, Harness};
+use crate::error::{Error, ErrorKind};
+use crate::payload::{FromPayload, IntoPayload};
+use crate::session::{Delivery, Entry};
+
+pub use blocking::BlockingContext;
+pub(crate) use sink::{Append, Recording, Sink};
+
+/// What an agent is given beside the request. Cheap to clone; clones are the same context.
+///
+/// ```
+/// use worker_sdk::{AgentError, Context};
+///
+/// async fn reply(ctx: Context, text: String) -> Result<usize, AgentError> {
+///     for line in text.lines() {
+///         ctx.output(line).await?;
+///     }
+///     ctx.progress(1.0, "all lines sent").await?;
+///     Ok(text.lines().count())
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+struct Inner {
+    facts: Facts,
+    cancel: Cancel,
+    sink: Sink,
+    holds: TaskTracker,
+    harness: Option<Harness>,
+}
+
+/// What came with the request.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) run_id: String,
+    pub(crate) attempt: u32,
+    pub(crate) deadline: Instant,
+    pub(crate) durable: bool,
+    pub(crate) metadata: HashMap<String, String>,
+    pub(crate) caller: Caller,
+    pub(crate) depth: u32,
+    pub(crate) trace: Trace,
+    pub(crate) idempotency_key: String,
+}
+
+impl Facts {
+    pub(crate) fn new(now: Instant, delivery: &Delivery) -> Self {
+        Self {
+            run_id: delivery.lease.held.run_id.clone(),
+            attempt: delivery.lease.held.attempt,
+            deadline: now + delivery.time_left,
+            durable: delivery.durable,
+            metadata: delivery.metadata.clone(),
+            caller: Caller {
+                subject: delivery.caller_subject.clone(),
+                namespace: delivery.namespace.clone(),
+            },
+            depth: delivery.depth,
+            trace: Trace {
+                traceparent: delivery.traceparent.clone(),
+                tracestate: delivery.tracestate.clone(),
+            },
+            idempotency_key: delivery.idempotency_key.clone(),
+        }
+    }
+}
+
+/// Who asked, as the harness established it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Caller {
+    /// The principal; `anonymous` where the harness asks for no credential.
+    pub subject: String,
+    /// The namespace of the run.
+    pub namespace: String,
+}
+
+/// A W3C trace context, passed on unread.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trace {
+    /// The `traceparent` header value, empty when the caller traced nothing.
+    pub traceparent: String,
+    /// The `tracestate` header value, may be empty.
+    pub tracestate: String,
+}
+
+/// Why a request's work is to stop.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CancelReason {
+    /// The run's deadline passed.
+    DeadlineExceeded,
+    /// The caller hung up or somebody cancelled the run.
+    Cancelled,
+    /// The run went to another worker.
+    Reassigned,
+    /// The harness ended the call for another reason, such as a broken protocol rule.
+    Refused,
+    /// The connection to the harness broke, or the harness is leaving.
+    HarnessLost,
+    /// This worker is being stopped without waiting.
+    Stopping,
+}
+
+impl fmt::Display for CancelReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::DeadlineExceeded => "the run's deadline passed",
+            Self::Cancelled => "the run was cancelled",
+            Self::Reassigned => "the run went to another worker",
+            Self::Refused => "the harness ended the call",
+            Self::HarnessLost => "the harness was lost",
+            Self::Stopping => "the worker is being stopped",
+        })
+    }
+}
+
+/// How much a log line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// For the agent's author.
+    Debug,
+    /// For whoever runs it.
+    Info,
+    /// Something to look at.
+    Warn,
+    /// Something that failed.
+    Error,
+}
+
+/// The flag of one request's cancellation, shared by its context and whoever sets it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Cancel {
+    token: CancellationToken,
+    reason: Arc<OnceLock<CancelReason>>,
+}
+
+impl Cancel {
+    /// The first reason stays.
+    pub(crate) fn set(&self, reason: CancelReason) {
+        // A second reason comes too late to matter.
+        let _ = self.reason.set(reason);
+        self.token.cancel();
+    }
+}
+
+/// Keeps the slot away from the harness while it lives; see [`Context::hold`].
+#[derive(Debug)]
+pub struct Hold(#[expect(dead_code, reason = "held for its drop")] TaskTrackerToken);
+
+impl Context {
+    pub(crate) fn new(
+        facts: Facts,
+        cancel: Cancel,
+        sink: Sink,
+        holds: TaskTracker,
+        harness: Option<Harness>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            facts,
+            cancel,
+            sink,
+            holds,
+            harness,
+        }))
+    }
+
+    /// The run, a UUIDv7 in its 36 character form.
+    pub fn run_id(&self) -> &str {
+        &self.0.facts.run_id
+    }
+
+    /// The delivery of the run, numbered from 1.
+    pub fn attempt(&self) -> u32 {
+        self.0.facts.attempt
+    }
+
+    /// When the run's deadline passes, by this machine's monotonic clock.
+    pub fn deadline(&self) -> Instant {
+        self.0.facts.deadline
+    }
+
+    /// What is left until the deadline; zero when it has passed.
+    pub fn time_left(&self) -> Duration {
+        let now = tokio::time::Instant::now().into_std();
+        self.0.facts.deadline.saturating_duration_since(now)
+    }
+
+    /// Whether the run outlives restarts of the harness.
+    pub fn is_durable(&self) -> bool {
+        self.0.facts.durable
+    }
+
+    /// The caller's metadata.
+    pub fn metadata(&self) -> &HashMap<String, String> {
+        &self.0.facts.metadata
+    }
+
+    /// Who asked.
+    pub fn caller(&self) -> &Caller {
+        &self.0.facts.caller
+    }
+
+    /// How many runs stand above this one; 0 when an application asked.
+    pub fn depth(&self) -> u32 {
+        self.0.facts.depth
+    }
+
+    /// The caller's trace context.
+    pub fn trace(&self) -> &Trace {
+        &self.0.facts.trace
+    }
+
+    /// The key the run was started with, empty for asks.
+    pub fn idempotency_key(&self) -> &str {
+        &self.0.facts.idempotency_key
+    }
+
+    /// Whether the work is to stop. An async agent is dropped at its next `.await` then; blocking
+    /// code and whatever it started look at this.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancel.token.is_cancelled()
+    }
+
+    /// Waits until the work is to stop.
+    pub async fn cancelled(&self) {
+        self.0.cancel.token.cancelled().await;
+    }
+
+    /// Why the work is to stop; None while it is not.
+    pub fn cancel_reason(&self) -> Option<CancelReason> {
+        self.0.cancel.reason.get().copied()
+    }
+
+    /// Keeps the slot away until the returned value is dropped, also after the agent's future was
+    /// dropped: for a thread, a task or a process that goes on. The harness hears that the work
+    /// has stopped, and gives this slot other work, only when all holds are gone.
+    pub fn hold(&self) -> Hold {
+        Hold(self.0.holds.token())
+    }
+
+    /// Sends a piece of output: a value as JSON, or a [`crate::Payload`] as it is. Waits while too
+    /// much is sent and not yet taken by the harness.
+    ///
+    /// # Errors
+    /// `Cancelled` when the work is to stop, `PayloadTooLarge` when the piece is over the
+    /// harness's limit (1 MiB unless configured otherwise), `Decode` when it has no JSON form.
+    pub async fn output(&self, piece: impl IntoPayload) -> Result<(), Error> {
+        let payload = piece.into_payload().map_err(unwritable)?;
+        self.append(Entry::Output(payload)).await
+    }
+
+    /// Says how far the work is, from 0.0 to 1.0, with a line for a person.
+    ///
+    /// # Errors
+    /// As [`Context::output`].
+    pub async fn progress(&self, fraction: f64, message: impl Into<String>) -> Result<(), Error> {
+        let fraction = if fraction.is_finite() {
+            fraction.clamp(0.0, 1.0)
+        } else {
+            0.0
+        };
+        self.append(Entry::Progress {
+            fraction,
+            message: message.into(),
+        })
+        .await
+    }
+
+    /// Writes a log line into the run's journal, where whoever watches the run sees it.
+    ///
+    /// # Errors
+    /// As [`Context::output`].
+    pub async fn log(&self, level: LogLevel, message: impl Into<String>) -> Result<(), Error> {
+        self.append(Entry::Log {
+            level,
+            message: message.into(),
+        })
+        .await
+    }
+
+    async fn append(&self, entry: Entry) -> Result<(), Error> {
+        if let Some(reason) = self.cancel_reason() {
+            return Err(stopped(reason));
+        }
+        self.0.sink.append(entry).await
+    }
+
+    /// Asks another agent. The answer must come within what is left of this run's deadline;
+    /// [`Ask::timeout`] can only shorten that. Trace context and namespace are this run's.
+    /// Dropping the future cancels the other run.
+    ///
+    /// ```
+    /// use worker_sdk::{AgentError, Answer, Context};
+    ///
+    /// async fn reply(ctx: Context, text: String) -> Result<String, AgentError> {
+    ///     let short: Answer<String> = ctx.ask("summarize", &text).await?;
+    ///     Ok(short.value)
+    /// }
+    /// ```
+    pub fn ask<R: FromPayload>(
+        &self,
+        agent: impl Into<String>,
+        request: impl IntoPayload,
+    ) -> Ask<R> {
+        let facts = &self.0.facts;
+        Ask::new(self.0.harness.clone(), agent.into(), request.into_payload())
+            .deadline(facts.deadline)
+            .namespace(facts.caller.namespace.clone())
+            .trace(facts.trace.clone())
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("run_id", &self.run_id())
+            .field("attempt", &self.attempt())
+            .field("cancel_reason", &self.cancel_reason())
+            .finish_non_exhaustive()
+    }
+}
+
+fn unwritable(why: String) -> Error {
+    Error::new(
+        ErrorKind::Decode,
+        format!("the value has no JSON form: {why}"),
+    )
+}
+
+fn stopped(reason: CancelReason) -> Error {
+    Error::new(ErrorKind::Cancelled, reason.to_string())
+}

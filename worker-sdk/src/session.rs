@@ -1,0 +1,357 @@
+//! The worker's side of one Attach call, as rules without I/O.
+//!
+//! Owns the state of one call: greeting, ready, busy, closing. Frames and events go in, frames and
+//! actions come out, and time is an argument. Knows no tokio, no tonic and no clock; `worker`
+//! drives it. A call's session is never reused: what follows the call is in [`Next`].
+#![deny(clippy::wildcard_enum_match_arm)]
+
+mod end;
+mod frame;
+#[cfg(test)]
+mod tests;
+mod window;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use end::{End, EndCode, Next};
+pub(crate) use frame::{Delivery, Entry, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
+use window::Window;
+
+use crate::context::CancelReason;
+
+/// How long a harness may take to welcome a worker.
+pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a harness may take to end a call that was half-closed.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// A call on which nothing came for this many intervals is dead.
+const MISSED_HEARTBEATS: u32 = 3;
+
+/// What happens to a call.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Frame(Inbound),
+    /// The call is over, as the transport tells it.
+    Ended(End),
+    /// The agent wants to write an entry. Only while [`Session::takes_appends`].
+    Append {
+        entry: Entry,
+        entry_bytes: u64,
+    },
+    /// The agent is done with the request in hand.
+    Replied(Reply),
+    /// The worker wants to leave.
+    Leave,
+    /// [`Session::next_wake`] has come.
+    Tick,
+}
+
+/// What is to be done.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Action {
+    Send(Outbound),
+    /// The harness took this worker.
+    Welcomed,
+    /// Hand the request to the agent.
+    Start(Box<Delivery>),
+    /// Stop the agent's work now; its reply is no longer wanted.
+    Stop(CancelReason),
+    /// The agent's append was sent.
+    Admit,
+    /// The agent's append is larger than an entry may be.
+    Refuse {
+        entry_bytes: u64,
+        limit: u64,
+    },
+    /// The harness wants this worker gone, on every slot.
+    Drained {
+        reason: String,
+    },
+    /// Nothing more will be sent.
+    HalfClose,
+    /// The call is over; drop both its halves.
+    Over(Next),
+}
+
+/// One call.
+#[derive(Debug)]
+pub(crate) struct Session {
+    state: State,
+    leaving: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Hello was sent.
+    Greeting {
+        until: Instant,
+    },
+    Ready(Attached),
+    Busy(Attached, Box<Work>),
+    /// Half-closed; waiting for the harness to end the call.
+    Closing {
+        until: Instant,
+    },
+    Over,
+}
+
+/// What a welcomed call has.
+#[derive(Debug)]
+struct Attached {
+    interval: Duration,
+    limits: Limits,
+    next_beat: Instant,
+    last_heard: Instant,
+    /// The request answered last and when: its reply may have crossed an end.
+    answered: Option<(Lease, Instant)>,
+}
+
+/// The request in hand.
+#[derive(Debug)]
+struct Work {
+    lease: Lease,
+    reply_bytes_max: u64,
+    last_seq: u64,
+    window: Window,
+    /// An append the window had no room for.
+    waiting: Option<(Entry, u64)>,
+}
+
+impl Session {
+    /// A call whose hello has just been sent.
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            state: State::Greeting {
+                until: now + WELCOME_TIMEOUT,
+            },
+            leaving: false,
+        }
+    }
+
+    /// When [`Event::Tick`] is due.
+    pub(crate) fn next_wake(&self) -> Option<Instant> {
+        match &self.state {
+            State::Greeting { until } | State::Closing { until } => Some(*until),
+            State::Ready(attached) | State::Busy(attached, _) => {
+                Some(attached.next_beat.min(attached.dead_at()))
+            }
+            State::Over => None,
+        }
+    }
+
+    /// Whether the agent's next append can be given in.
+    pub(crate) fn takes_appends(&self) -> bool {
+        match &self.state {
+            State::Busy(_, work) => work.waiting.is_none(),
+            State::Greeting { .. } | State::Ready(_) | State::Closing { .. } | State::Over => false,
+        }
+    }
+
+    /// Applies one event.
+    pub(crate) fn apply(&mut self, now: Instant, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match event {
+            Event::Frame(frame) => self.frame(now, frame, &mut actions),
+            Event::Ended(end) => self.ended(now, end, &mut actions),
+            Event::Append { entry, entry_bytes } => self.append(entry, entry_bytes, &mut actions),
+            Event::Replied(reply) => self.replied(now, reply, &mut actions),
+            Event::Leave => self.leave(now, &mut actions),
+            Event::Tick => self.tick(now, &mut actions),
+        }
+        actions
+    }
+
+    fn frame(&mut self, now: Instant, frame: Inbound, actions: &mut Vec<Action>) {
+        if let State::Ready(attached) | State::Busy(attached, _) = &mut self.state {
+            attached.last_heard = now;
+        }
+        match frame {
+            Inbound::Welcome(welcome) => self.welcome(now, welcome, actions),
+            Inbound::Request(delivery) => self.request(now, delivery, actions),
+            Inbound::Appended { worker_seq } => self.appended(worker_seq, actions),
+            Inbound::Drain { reason } => {
+                actions.push(Action::Drained { reason });
+                self.leave(now, actions);
+            }
+            // A heartbeat has said all it says by coming. Replayed entries belong to steps, which
+            // this SDK does not record yet. Kinds of a newer protocol are ignored.
+            Inbound::Heartbeat | Inbound::Entry | Inbound::Unknown => {}
+        }
+    }
+
+    fn welcome(&mut self, now: Instant, welcome: Welcome, actions: &mut Vec<Action>) {
+        match &self.state {
+            State::Greeting { .. } => {}
+            State::Ready(_) | State::Busy(..) => return self.broken("a second welcome", actions),
+            State::Closing { .. } => {
+                // The welcome crossed our half-close; what matters is that hello was taken.
+                actions.push(Action::Welcomed);
+                return;
+            }
+            State::Over => return,
+        }
+        self.state = State::Ready(Attached {
+            interval: welcome.heartbeat_interval,
+            limits: welcome.limits,
+            next_beat: now + welcome.heartbeat_interval,
+            last_heard: now,
+            answered: None,
+        });
+        actions.push(Action::Welcomed);
+    }
+
+    fn request(&mut self, now: Instant, delivery: Box<Delivery>, actions: &mut Vec<Action>) {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Ready(mut attached) => {
+                let limits = attached.limits;
+                let reply_bytes_max = match delivery.max_reply_bytes {
+                    0 => limits.payload_bytes,
+                    bytes => bytes.min(limits.payload_bytes),
+                };
+                attached.next_beat = now + attached.interval;
+                attached.answered = None;
+                let work = Work {
+                    lease: delivery.lease.clone(),
+                    reply_bytes_max,
+                    last_seq: 0,
+                    window: Window::new(limits.unacked_entries, limits.unacked_bytes),
+                    waiting: None,
+                };
+                // The acceptance: the first frame that names the attempt, owed within 1 s.
+                let held = work.lease.held.clone();
+                actions.push(Action::Send(Outbound::Heartbeat { held: Some(held) }));
+                actions.push(Action::Start(delivery));
+                self.state = State::Busy(attached, Box::new(work));
+            }
+            state @ (State::Greeting { .. } | State::Busy(..)) => {
+                self.state = state;
+                self.broken("a request when none was due", actions);
+            }
+            // It crossed our half-close and was not taken.
+            state @ (State::Closing { .. } | State::Over) => self.state = state,
+        }
+    }
+
+    fn appended(&mut self, worker_seq: u64, actions: &mut Vec<Action>) {
+        let State::Busy(_, work) = &mut self.state else {
+            // Acknowledges what an answered request wrote.
+            return;
+        };
+        work.window.acknowledge(worker_seq);
+        if let Some((entry, entry_bytes)) = work.waiting.take() {
+            work.send_or_wait(entry, entry_bytes, actions);
+        }
+    }
+
+    fn append(&mut self, entry: Entry, entry_bytes: u64, actions: &mut Vec<Action>) {
+        let State::Busy(attached, work) = &mut self.state else {
+            return;
+        };
+        let limit = attached.limits.entry_bytes;
+        if entry_bytes > limit {
+            actions.push(Action::Refuse { entry_bytes, limit });
+            return;
+        }
+        work.send_or_wait(entry, entry_bytes, actions);
+    }
+
+    fn replied(&mut self, now: Instant, reply: Reply, actions: &mut Vec<Action>) {
+        let state = std::mem::replace(&mut self.state, State::Over);
+        let State::Busy(mut attached, work) = state else {
+            self.state = state;
+            return;
+        };
+        actions.push(Action::Send(Outbound::Reply {
+            held: work.lease.held.clone(),
+            worker_seq: work.last_seq + 1,
+            reply: reply.within(work.reply_bytes_max),
+        }));
+        attached.answered = Some((work.lease, now));
+        self.state = State::Ready(attached);
+        if self.leaving {
+            self.half_close(now, actions);
+        }
+    }
+
+    fn leave(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.leaving, true) {
+            return;
+        }
+        match &self.state {
+            State::Greeting { .. } | State::Ready(_) => {
+                actions.push(Action::Send(Outbound::Leave));
+                self.half_close(now, actions);
+            }
+            State::Busy(..) => actions.push(Action::Send(Outbound::Leave)),
+            State::Closing { .. } | State::Over => {}
+        }
+    }
+
+    fn half_close(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        actions.push(Action::HalfClose);
+        self.state = State::Closing {
+            until: now + CLOSE_TIMEOUT,
+        };
+    }
+
+    fn tick(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        match &mut self.state {
+            State::Greeting { until } => {
+                if now >= *until {
+                    self.lost("the harness sent no welcome in time", actions);
+                }
+            }
+            State::Ready(attached) => {
+                if now >= attached.dead_at() {
+                    self.lost("the harness missed three heartbeats", actions);
+                } else if now >= attached.next_beat {
+                    attached.next_beat = now + attached.interval;
+                    actions.push(Action::Send(Outbound::Heartbeat { held: None }));
+                }
+            }
+            State::Busy(attached, work) => {
+                if now >= attached.dead_at() {
+                    self.lost("the harness missed three heartbeats", actions);
+                } else if now >= attached.next_beat {
+                    attached.next_beat = now + attached.interval;
+                    let held = Some(work.lease.held.clone());
+                    actions.push(Action::Send(Outbound::Heartbeat { held }));
+                }
+            }
+            State::Closing { until } => {
+                if now >= *until {
+                    self.state = State::Over;
+                    actions.push(Action::Over(Next::Left));
+                }
+            }
+            State::Over => {}
+        }
+    }
+
+    /// The harness does what no harness may: this call is worth nothing any more.
+    fn broken(&mut self, what: &str, actions: &mut Vec<Action>) {
+        self.lost(&format!("the harness broke the protocol: {what}"), actions);
+    }
+}
+
+impl Attached {
+    fn dead_at(&self) -> Instant {
+        self.last_heard + self.interval * MISSED_HEARTBEATS
+    }
+}
+
+impl Work {
+    fn send_or_wait(&mut self, entry: Entry, entry_bytes: u64, actions: &mut Vec<Action>) {
+        if !self.window.has_room(entry_bytes) {
+            self.waiting = Some((entry, entry_bytes));
+            return;
+        }
+        self.last_seq += 1;
+        self.window.sent(self.last_seq, entry_bytes);
+        actions.push(Action::Send(Outbound::Append {
+            held: self.lease.held.clone(),
+            worker_seq: self.last_seq,
+            entry,
+        }));
+        actions.push(Action::Admit);
+    }
+}

@@ -1,0 +1,188 @@
+//! How a call ends and what the worker does next (rules 7 and 8 of the protocol).
+//!
+//! Owns the reading of an end: *stop* (the harness says so), *lost* (the connection broke or the
+//! harness is leaving), and the ends after which this worker does not come back. The window in
+//! which lost work may go on is 0 here: `lost` is the one place that would offer a resume.
+#![deny(clippy::wildcard_enum_match_arm)]
+
+use std::time::{Duration, Instant};
+
+use super::{Action, Lease, Session, State};
+use crate::context::CancelReason;
+
+/// The end of a call as the transport told it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) code: EndCode,
+    /// The stable reason of the harness's ErrorInfo. None: the end is not the harness's own.
+    pub(crate) reason: Option<String>,
+    pub(crate) message: String,
+    /// RetryInfo.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+/// The gRPC status of an end, as far as the rules tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EndCode {
+    Ok,
+    Cancelled,
+    DeadlineExceeded,
+    Aborted,
+    Unavailable,
+    Unauthenticated,
+    PermissionDenied,
+    FailedPrecondition,
+    InvalidArgument,
+    Unimplemented,
+    ResourceExhausted,
+    Other,
+}
+
+/// What a slot does after a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Open the next call as soon as the work has stopped.
+    AtOnce { released: Option<Lease> },
+    /// Open the next call after a jittered wait of at least `least`.
+    BackOff {
+        released: Option<Lease>,
+        least: Option<Duration>,
+        why: String,
+        /// Whether the harness cannot be reached or is leaving, rather than refused something.
+        away: bool,
+    },
+    /// The worker left in good order.
+    Left,
+    /// This process was drained and is not wanted back.
+    Drained,
+    /// The harness will not have this worker.
+    GiveUp(End),
+}
+
+impl Session {
+    pub(super) fn ended(&mut self, now: Instant, end: End, actions: &mut Vec<Action>) {
+        match std::mem::replace(&mut self.state, State::Over) {
+            State::Greeting { .. } => actions.push(Action::Over(refused(end))),
+            State::Ready(attached) => {
+                let crossed = attached.answered.filter(|(_, at)| {
+                    // Two intervals after a reply the harness has long read it.
+                    now.saturating_duration_since(*at) <= attached.interval * 2
+                });
+                let released = crossed.map(|(lease, _)| lease);
+                actions.push(Action::Over(follow(end, released)));
+            }
+            State::Busy(_, work) => {
+                actions.push(Action::Stop(end.cancel_reason()));
+                actions.push(Action::Over(follow(end, Some(work.lease))));
+            }
+            // The half-close came from us: whatever ends the call now, this slot is done.
+            State::Closing { .. } => actions.push(Action::Over(Next::Left)),
+            State::Over => {}
+        }
+    }
+
+    /// This side declares the call lost.
+    pub(super) fn lost(&mut self, why: &str, actions: &mut Vec<Action>) {
+        let released = match std::mem::replace(&mut self.state, State::Over) {
+            State::Busy(_, work) => {
+                actions.push(Action::Stop(CancelReason::HarnessLost));
+                Some(work.lease)
+            }
+            State::Ready(attached) => attached.answered.map(|(lease, _)| lease),
+            State::Greeting { .. } | State::Closing { .. } | State::Over => None,
+        };
+        let why = why.to_owned();
+        actions.push(Action::Over(Next::BackOff {
+            released,
+            least: None,
+            why,
+            away: true,
+        }));
+    }
+}
+
+impl End {
+    /// Whether the harness itself ended the call and meant this work: *stop*, not *lost*.
+    fn is_stop(&self) -> bool {
+        self.reason.is_some() && self.code != EndCode::Unavailable
+    }
+
+    fn is_drained(&self) -> bool {
+        self.code == EndCode::FailedPrecondition && self.reason.as_deref() == Some("DRAINED")
+    }
+
+    fn cancel_reason(&self) -> CancelReason {
+        if !self.is_stop() {
+            return CancelReason::HarnessLost;
+        }
+        match self.code {
+            EndCode::DeadlineExceeded => CancelReason::DeadlineExceeded,
+            EndCode::Cancelled => CancelReason::Cancelled,
+            EndCode::Aborted => CancelReason::Reassigned,
+            EndCode::Ok
+            | EndCode::Unavailable
+            | EndCode::Unauthenticated
+            | EndCode::PermissionDenied
+            | EndCode::FailedPrecondition
+            | EndCode::InvalidArgument
+            | EndCode::Unimplemented
+            | EndCode::ResourceExhausted
+            | EndCode::Other => CancelReason::Refused,
+        }
+    }
+
+    fn back_off(self, released: Option<Lease>) -> Next {
+        let away = !self.is_stop();
+        Next::BackOff {
+            released,
+            least: self.retry_after,
+            why: self.message,
+            away,
+        }
+    }
+}
+
+/// After an end before the welcome.
+fn refused(end: End) -> Next {
+    if end.is_drained() {
+        return Next::Drained;
+    }
+    match end.code {
+        EndCode::Unauthenticated
+        | EndCode::PermissionDenied
+        | EndCode::FailedPrecondition
+        | EndCode::InvalidArgument
+        | EndCode::Unimplemented => Next::GiveUp(end),
+        EndCode::Ok
+        | EndCode::Cancelled
+        | EndCode::DeadlineExceeded
+        | EndCode::Aborted
+        | EndCode::Unavailable
+        | EndCode::ResourceExhausted
+        | EndCode::Other => end.back_off(None),
+    }
+}
+
+/// After an end of a welcomed call. `released` is what the worker held, or may have held in the
+/// harness's eyes.
+fn follow(end: End, released: Option<Lease>) -> Next {
+    if end.is_drained() {
+        return Next::Drained;
+    }
+    let told_to_stop = match end.code {
+        EndCode::DeadlineExceeded | EndCode::Cancelled | EndCode::Aborted => end.is_stop(),
+        EndCode::Ok
+        | EndCode::Unavailable
+        | EndCode::Unauthenticated
+        | EndCode::PermissionDenied
+        | EndCode::FailedPrecondition
+        | EndCode::InvalidArgument
+        | EndCode::Unimplemented
+        | EndCode::ResourceExhausted
+        | EndCode::Other => false,
+    };
+    if told_to_stop && released.is_some() {
+        return Next::AtOnce { released };
+    }
+    end.back_off(released)
+}

@@ -1,0 +1,138 @@
+//! The frames of an Attach call as the session's rules see them.
+//!
+//! Owns plain data without any of the wire's types. `wire` converts.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::agent::{AgentError, ErrorParts};
+use crate::context::LogLevel;
+use crate::payload::Payload;
+
+/// From the harness.
+#[derive(Debug, Clone)]
+pub(crate) enum Inbound {
+    Welcome(Welcome),
+    Request(Box<Delivery>),
+    /// A recorded entry of a resumed run.
+    Entry,
+    Appended {
+        worker_seq: u64,
+    },
+    Heartbeat,
+    Drain {
+        reason: String,
+    },
+    /// A frame of a newer protocol.
+    Unknown,
+}
+
+/// To the harness.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Outbound {
+    Heartbeat {
+        held: Option<Held>,
+    },
+    Append {
+        held: Held,
+        worker_seq: u64,
+        entry: Entry,
+    },
+    Reply {
+        held: Held,
+        worker_seq: u64,
+        reply: Reply,
+    },
+    Leave,
+}
+
+/// The attempt a frame is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) run_id: String,
+    pub(crate) attempt: u32,
+}
+
+/// An attempt with the proof that this worker was given it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) held: Held,
+    pub(crate) token: Bytes,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Welcome {
+    pub(crate) heartbeat_interval: Duration,
+    pub(crate) limits: Limits,
+}
+
+/// What the worker keeps to on a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) unacked_entries: u32,
+    pub(crate) unacked_bytes: u64,
+    pub(crate) payload_bytes: u64,
+    pub(crate) entry_bytes: u64,
+}
+
+/// One request, with what comes with it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Delivery {
+    pub(crate) lease: Lease,
+    pub(crate) payload: Payload,
+    pub(crate) time_left: Duration,
+    /// 0 means the slot's own limit.
+    pub(crate) max_reply_bytes: u64,
+    pub(crate) durable: bool,
+    pub(crate) metadata: HashMap<String, String>,
+    pub(crate) caller_subject: String,
+    pub(crate) namespace: String,
+    pub(crate) depth: u32,
+    pub(crate) traceparent: String,
+    pub(crate) tracestate: String,
+    pub(crate) idempotency_key: String,
+}
+
+/// What an agent writes into the run's journal.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Entry {
+    Output(Payload),
+    Progress { fraction: f64, message: String },
+    Log { level: LogLevel, message: String },
+}
+
+/// How the agent answered.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Reply {
+    Value(Payload),
+    Error(Box<ErrorParts>),
+}
+
+impl Reply {
+    /// A value the harness would refuse for its size becomes an error that says so: the caller
+    /// then learns it from the agent's side, with both sizes, and the call goes on.
+    pub(super) fn within(self, bytes_max: u64) -> Self {
+        match self {
+            Self::Value(payload) if payload.data().len() as u64 > bytes_max => {
+                let error = AgentError::new(
+                    "PAYLOAD_TOO_LARGE",
+                    format!(
+                        "the reply has {} bytes and may have {bytes_max}",
+                        payload.data().len()
+                    ),
+                );
+                Self::from(error)
+            }
+            Self::Value(payload) => Self::Value(payload),
+            Self::Error(error) => Self::Error(error),
+        }
+    }
+}
+
+impl From<AgentError> for Reply {
+    fn from(error: AgentError) -> Self {
+        Self::Error(Box::new(error.into_parts()))
+    }
+}

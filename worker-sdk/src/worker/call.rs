@@ -1,0 +1,296 @@
+//! One Attach call: the driver of a [`Session`].
+//!
+//! Owns the two halves of the call and the select between what the harness, the agent, the clock
+//! and the worker say. It reads the call all the time, decides nothing, and drops both halves at
+//! the end: dropping only one cancels nothing.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_proto::v1;
+use harness_proto::v1::worker_service_client::WorkerServiceClient;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::transport::Channel;
+use tonic::{Response, Status, Streaming};
+use tracing::{info, warn};
+
+use super::Shared;
+use super::work::{Step, Work};
+use crate::context::{CancelReason, Facts};
+use crate::error::{Error, ErrorKind};
+use crate::session::{Action, Delivery, Event, Lease, Next, Outbound, Session};
+use crate::wire;
+
+/// Frames between the session and the transport. Small: what does not fit waits in the outbox,
+/// which the session's window bounds.
+const FRAMES: usize = 16;
+/// How long a leaving worker waits for cancelled work that does not stop.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+pub(super) struct Ended {
+    pub(super) next: Next,
+    pub(super) welcomed: bool,
+}
+
+/// Lives one call. When it returns, the call's work has stopped.
+pub(super) async fn run(shared: &Arc<Shared>, channel: Channel, previous: Option<Lease>) -> Ended {
+    let (frames, received) = mpsc::channel(FRAMES);
+    let mut outbox = VecDeque::new();
+    outbox.push_back(wire::hello(&shared.profile, previous));
+    let mut call = Call {
+        shared,
+        session: Session::new(now()),
+        frames: Some(frames),
+        half_closing: false,
+        outbox,
+        incoming: Incoming::open(channel, shared.profile.max_receive_bytes, received),
+        work: None,
+        waiting: None,
+        left: false,
+        welcomed: false,
+    };
+    loop {
+        let event = call.next_event().await;
+        let actions = call.session.apply(now(), event);
+        if let Some(next) = call.act(actions).await {
+            return Ended {
+                next,
+                welcomed: call.welcomed,
+            };
+        }
+    }
+}
+
+/// Time as the session takes it, by the clock the runtime's timers go by.
+fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
+
+struct Call<'a> {
+    shared: &'a Arc<Shared>,
+    session: Session,
+    /// The request half; None when it is closed.
+    frames: Option<mpsc::Sender<v1::AttachRequest>>,
+    /// Close the request half once the outbox is empty.
+    half_closing: bool,
+    outbox: VecDeque<v1::AttachRequest>,
+    incoming: Incoming,
+    work: Option<Work>,
+    /// The agent's append that waits for room.
+    waiting: Option<oneshot::Sender<Result<(), Error>>>,
+    left: bool,
+    welcomed: bool,
+}
+
+impl Call<'_> {
+    async fn next_event(&mut self) -> Event {
+        loop {
+            let wake = self.session.next_wake().map(Instant::from_std);
+            let takes_appends = self.session.takes_appends();
+            tokio::select! {
+                biased;
+                event = self.incoming.next() => return event,
+                () = send_one(&mut self.frames, &mut self.outbox), if !self.outbox.is_empty() => {
+                    if self.outbox.is_empty() && self.half_closing {
+                        self.frames = None;
+                    }
+                }
+                step = next_step(&mut self.work, takes_appends) => return self.step(step),
+                () = self.shared.leaving.cancelled(), if !self.left => {
+                    self.left = true;
+                    return Event::Leave;
+                }
+                () = sleep_until(wake) => return Event::Tick,
+            }
+        }
+    }
+
+    fn step(&mut self, step: Step) -> Event {
+        match step {
+            Step::Append(append) => {
+                self.waiting = Some(append.sent);
+                let entry_bytes = wire::entry_bytes(&append.entry);
+                Event::Append {
+                    entry: append.entry,
+                    entry_bytes,
+                }
+            }
+            Step::Done(reply) => {
+                self.work = None;
+                self.waiting = None;
+                Event::Replied(reply)
+            }
+        }
+    }
+
+    /// Acts out; gives what follows when the call is over.
+    async fn act(&mut self, actions: Vec<Action>) -> Option<Next> {
+        let mut stopping = None;
+        let mut over = None;
+        for action in actions {
+            match action {
+                Action::Send(frame) => self.send(frame),
+                Action::Welcomed => {
+                    self.welcomed = true;
+                    self.shared.welcomed();
+                }
+                Action::Start(delivery) => self.start(*delivery),
+                Action::Stop(reason) => stopping = Some(reason),
+                Action::Admit => self.answer_append(Ok(())),
+                Action::Refuse { entry_bytes, limit } => {
+                    let message = format!("the entry has {entry_bytes} bytes and may have {limit}");
+                    self.answer_append(Err(Error::new(ErrorKind::PayloadTooLarge, message)));
+                }
+                Action::Drained { reason } => {
+                    info!(reason, "the harness drains this worker");
+                    self.left = true;
+                    self.shared.leaving.cancel();
+                }
+                Action::HalfClose => {
+                    self.half_closing = true;
+                    if self.outbox.is_empty() {
+                        self.frames = None;
+                    }
+                }
+                Action::Over(next) => over = Some(next),
+            }
+        }
+        if over.is_some() {
+            self.frames = None;
+            self.incoming = Incoming::Over;
+        }
+        if let Some(reason) = stopping {
+            self.stop(reason).await;
+        }
+        over
+    }
+
+    fn send(&mut self, frame: Outbound) {
+        let frame = wire::outbound(frame);
+        // A heartbeat that has not gone out yet says the same as the one before it.
+        if self.outbox.back() != Some(&frame) {
+            self.outbox.push_back(frame);
+        }
+    }
+
+    fn start(&mut self, delivery: Delivery) {
+        let facts = Facts::new(now(), &delivery);
+        let shared = self.shared;
+        let (agent, harness) = (Arc::clone(&shared.agent), shared.harness.clone());
+        self.work = Some(Work::start(agent, facts, delivery.payload, harness));
+    }
+
+    fn answer_append(&mut self, outcome: Result<(), Error>) {
+        if let Some(waiting) = self.waiting.take() {
+            // An agent that no longer waits does not want to know.
+            let _ = waiting.send(outcome);
+        }
+    }
+
+    /// Stops the work. A worker that is leaving does not wait for ever: the end of its process
+    /// is proof as well.
+    async fn stop(&mut self, reason: CancelReason) {
+        self.waiting = None;
+        let Some(work) = self.work.take() else {
+            return;
+        };
+        let leaving = &self.shared.leaving;
+        tokio::select! {
+            biased;
+            () = work.stop(reason) => {}
+            () = async { leaving.cancelled().await; tokio::time::sleep(STOP_GRACE).await; } => {
+                warn!("leaving although cancelled work has not stopped");
+            }
+        }
+    }
+}
+
+async fn send_one(
+    frames: &mut Option<mpsc::Sender<v1::AttachRequest>>,
+    outbox: &mut VecDeque<v1::AttachRequest>,
+) {
+    let permit = match frames {
+        Some(frames) => frames.reserve().await.ok(),
+        None => None,
+    };
+    match permit {
+        Some(permit) => {
+            if let Some(frame) = outbox.pop_front() {
+                permit.send(frame);
+            }
+        }
+        // The transport closed the request half; the end of the call is about to be read.
+        None => outbox.clear(),
+    }
+}
+
+async fn next_step(work: &mut Option<Work>, takes_appends: bool) -> Step {
+    match work {
+        Some(work) => work.next_step(takes_appends).await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn sleep_until(wake: Option<Instant>) {
+    match wake {
+        Some(wake) => tokio::time::sleep_until(wake).await,
+        None => std::future::pending().await,
+    }
+}
+
+type Opening =
+    Pin<Box<dyn Future<Output = Result<Response<Streaming<v1::AttachResponse>>, Status>> + Send>>;
+
+/// The response half.
+enum Incoming {
+    /// No response headers yet.
+    Opening(Opening),
+    Open(Box<Streaming<v1::AttachResponse>>),
+    Over,
+}
+
+impl Incoming {
+    fn open(
+        channel: Channel,
+        max_receive_bytes: u64,
+        frames: mpsc::Receiver<v1::AttachRequest>,
+    ) -> Self {
+        let bytes = usize::try_from(max_receive_bytes).unwrap_or(usize::MAX);
+        let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(bytes);
+        Self::Opening(Box::pin(async move {
+            client.attach(ReceiverStream::new(frames)).await
+        }))
+    }
+
+    /// The next frame or the end. Can be dropped and called again.
+    async fn next(&mut self) -> Event {
+        if let Self::Opening(opening) = self {
+            match opening.await {
+                Ok(response) => *self = Self::Open(Box::new(response.into_inner())),
+                Err(status) => {
+                    *self = Self::Over;
+                    return Event::Ended(wire::status::end(&status));
+                }
+            }
+        }
+        let Self::Open(stream) = self else {
+            return std::future::pending().await;
+        };
+        match stream.message().await {
+            Ok(Some(frame)) => Event::Frame(wire::inbound(frame)),
+            Ok(None) => {
+                *self = Self::Over;
+                Event::Ended(wire::status::closed())
+            }
+            Err(status) => {
+                *self = Self::Over;
+                Event::Ended(wire::status::end(&status))
+            }
+        }
+    }
+}
