@@ -225,11 +225,8 @@ impl<E: StdError + Send + Sync + 'static> From<E> for AgentError {
         if let Some(asked) = (&error as &dyn Any).downcast_ref::<Error>() {
             return from_asked(asked);
         }
-        let name = std::any::type_name::<E>();
-        let name = name.split('<').next().unwrap_or(name);
-        let name = name.rsplit("::").next().unwrap_or(name);
-        let mut parts = Self::new(name, error.to_string());
-        parts.0.cause = told(error.source());
+        let mut parts = Self::new(type_name::<E>(), error.to_string());
+        parts.0.cause = cause_of(error.source());
         parts
     }
 }
@@ -243,20 +240,25 @@ fn from_asked(asked: &Error) -> AgentError {
     error.0.retryable = asked.retryable();
     error.0.retry_after = asked.retry_after();
     error.0.details = asked.details().cloned();
-    error.0.cause = told(asked.source());
+    error.0.cause = cause_of(asked.source());
     error
 }
 
-/// A chain of causes known only by their texts, outermost first.
-fn told(outermost: Option<&(dyn StdError + 'static)>) -> Option<Box<dyn StdError + Send + Sync>> {
-    let mut causes = Vec::new();
-    let mut next = outermost;
-    while let Some(cause) = next {
-        causes.push(cause.to_string());
-        next = cause.source();
+fn cause_of(
+    outermost: Option<&(dyn StdError + 'static)>,
+) -> Option<Box<dyn StdError + Send + Sync>> {
+    Remote::chain(outermost).map(|chain| chain as Box<dyn StdError + Send + Sync>)
+}
+
+/// The name of an error's type without path or generics; a bare `Error` keeps what it is of, as
+/// in `io::Error`.
+fn type_name<E>() -> String {
+    let path = std::any::type_name::<E>();
+    let path = path.split('<').next().unwrap_or(path);
+    let mut segments = path.rsplit("::");
+    let name = segments.next().unwrap_or(path);
+    match segments.find(|segment| *segment != "error") {
+        Some(of) if name == "Error" => format!("{of}::{name}"),
+        Some(_) | None => name.to_owned(),
     }
-    let chain = causes.into_iter().rev().fold(None, |cause, message| {
-        Some(Box::new(Remote { message, cause }))
-    });
-    chain.map(|chain| chain as Box<dyn StdError + Send + Sync>)
 }

@@ -355,6 +355,10 @@ fn every_end_in_every_state() {
             ],
         );
     }
+}
+
+#[test]
+fn every_refusal_in_every_state() {
     row(
         "refused",
         || Event::Ended(end(EndCode::InvalidArgument, Some("SEQ_GAP"))),

@@ -112,6 +112,6 @@ async fn a_failed_ask_keeps_its_code_as_the_agents_error() {
 fn a_wrapped_error_keeps_its_causes() {
     let inner = std::io::Error::other("disk");
     let error = AgentError::from(std::io::Error::other(inner));
-    assert_eq!(error.error_type(), "Error");
+    assert_eq!(error.error_type(), "io::Error");
     assert!(AgentError::invalid_request("no").is_invalid_request());
 }

@@ -29,7 +29,7 @@ async fn ask<R: worker_sdk::payload::FromPayload + Send + 'static>(
 ) -> Result<Answer<R>, Error> {
     let mut fake = Fake::start().await;
     let harness = Harness::connect(&fake.address).await?;
-    let asking = tokio::spawn(harness.ask("echo", &"hello").into_future());
+    let asking = tokio::spawn(harness.ask("echo", "hello").into_future());
     answer(within("ask", fake.asks.recv()).await.unwrap());
     within("answer", asking).await.unwrap()
 }

@@ -14,7 +14,8 @@ use tonic_types::{ErrorDetails, StatusExt};
 use worker_sdk::context::CancelReason;
 use worker_sdk::{Agent, BlockingContext, Context, ErrorKind, agent_fn, blocking_fn};
 
-use crate::fake::{Fake, Relay, builder, lease, ours, released, start, within};
+use crate::fake::{Fake, lease, ours, released, within};
+use crate::subject::{Relay, builder, start};
 
 /// Says when it is dropped.
 struct Dropped(mpsc::Sender<()>);

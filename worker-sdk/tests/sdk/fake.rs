@@ -1,7 +1,6 @@
-//! A harness whose every frame is the test's own, and what stands between it and a worker.
+//! A harness whose every frame is the test's own.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use harness_proto::v1;
@@ -9,16 +8,13 @@ use harness_proto::v1::attach_request::Frame as In;
 use harness_proto::v1::attach_response::Frame as Out;
 use harness_proto::v1::run_service_server::{RunService, RunServiceServer};
 use harness_proto::v1::worker_service_server::{WorkerService, WorkerServiceServer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
-use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
-use worker_sdk::worker::WorkerBuilder;
-use worker_sdk::{Agent, Error, Worker};
 
 /// The longest a test waits for anything.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
@@ -204,6 +200,19 @@ impl Call {
         assert!(end.is_none(), "a half-close, not {end:?}");
     }
 
+    /// Waits until the connection has broken.
+    pub(crate) async fn hangs_up(mut self) {
+        within("broken connection", async {
+            while self
+                .frames
+                .message()
+                .await
+                .is_ok_and(|frame| frame.is_some())
+            {}
+        })
+        .await;
+    }
+
     /// Waits until the worker has dropped the call.
     pub(crate) async fn dropped(self) {
         within("end of the call", self.answers.closed()).await;
@@ -310,79 +319,4 @@ unserved! {
     list_runs(v1::ListRunsRequest) -> v1::ListRunsResponse;
     cancel_run(v1::CancelRunRequest) -> v1::CancelRunResponse;
     watch_run(v1::WatchRunRequest) -> Self::WatchRunStream;
-}
-
-/// A running worker. Dropping it drops the worker.
-pub(crate) struct Running {
-    leave: CancellationToken,
-    task: JoinSet<Result<(), Error>>,
-}
-
-impl Running {
-    pub(crate) fn leave(&self) {
-        self.leave.cancel();
-    }
-
-    /// How `run` returned.
-    pub(crate) async fn ended(mut self) -> Result<(), Error> {
-        within("end of the worker", self.task.join_next())
-            .await
-            .unwrap()
-            .unwrap()
-    }
-}
-
-pub(crate) fn builder<A: Agent>(agent: A, address: &str) -> WorkerBuilder {
-    Worker::builder(agent)
-        .name("subject")
-        .connect(address)
-        .reconnect_waits(Duration::from_millis(1), Duration::from_millis(20))
-}
-
-pub(crate) fn start(builder: WorkerBuilder) -> Running {
-    let leave = CancellationToken::new();
-    let mut task = JoinSet::new();
-    task.spawn(builder.run_until(leave.clone().cancelled_owned()));
-    Running { leave, task }
-}
-
-/// A TCP relay before a harness, to cut.
-pub(crate) struct Relay {
-    pub(crate) address: String,
-    connections: Arc<Mutex<JoinSet<()>>>,
-    accepting: JoinHandle<()>,
-}
-
-impl Relay {
-    pub(crate) async fn before(fake: &Fake) -> Self {
-        let target = fake.address.strip_prefix("http://").unwrap().to_owned();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = format!("http://{}", listener.local_addr().unwrap());
-        let connections = Arc::new(Mutex::new(JoinSet::new()));
-        let held = Arc::clone(&connections);
-        let accepting = tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                let mut far = TcpStream::connect(&target).await.unwrap();
-                held.lock().unwrap().spawn(async move {
-                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-                });
-            }
-        });
-        Self {
-            address,
-            connections,
-            accepting,
-        }
-    }
-
-    /// Cuts every connection there is.
-    pub(crate) fn cut(&self) {
-        self.connections.lock().unwrap().abort_all();
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.accepting.abort();
-    }
 }

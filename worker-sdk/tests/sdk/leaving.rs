@@ -12,7 +12,8 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Code;
 use worker_sdk::{Agent, Context, ErrorKind, Worker, agent_fn};
 
-use crate::fake::{Fake, builder, ours, released, start, within};
+use crate::fake::{Fake, ours, released, within};
+use crate::subject::{Relay, builder, start};
 
 /// An agent that replies when it is let.
 fn gated() -> (impl Agent, Arc<Semaphore>) {
@@ -88,6 +89,20 @@ async fn work_stopped_while_leaving_is_still_released() {
 async fn a_worker_that_never_reached_a_harness_leaves_at_once() {
     let (agent, _gate) = gated();
     let worker = start(builder(agent, "127.0.0.1:1").slots(4));
+    worker.leave();
+    worker.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_with_a_last_word_leaves_although_the_harness_is_gone() {
+    let mut fake = Fake::start().await;
+    let relay = Relay::before(&fake).await;
+    let (agent, _gate) = gated();
+    let worker = start(builder(agent, &relay.address));
+    let mut call = fake.welcomed().await;
+    call.request("run", "null").await;
+    relay.close();
+    call.hangs_up().await;
     worker.leave();
     worker.ended().await.unwrap();
 }

@@ -9,4 +9,5 @@ mod client;
 mod ends;
 mod fake;
 mod leaving;
+mod subject;
 mod work;

@@ -7,10 +7,12 @@ use harness_proto::v1::attach_response::Frame as Out;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use tonic::Code;
 use worker_sdk::context::LogLevel;
 use worker_sdk::{AgentError, Context, ErrorKind, Payload, agent_fn};
 
-use crate::fake::{Fake, builder, start, within};
+use crate::fake::{Fake, ours, released, within};
+use crate::subject::{builder, start};
 
 #[derive(Deserialize, JsonSchema)]
 struct Question {
@@ -260,4 +262,42 @@ async fn an_agent_asks_another_within_what_is_left_of_its_deadline() {
     };
     asked.answer.send(Ok(answer)).unwrap();
     assert_eq!(call.value().await, "\"there\"");
+}
+
+#[tokio::test]
+async fn a_stop_hangs_up_on_the_agent_that_was_asked() {
+    let mut fake = Fake::start().await;
+    let agent = agent_fn(|ctx: Context, text: String| async move {
+        Ok(ctx.ask::<String>("other", text).await?.value)
+    });
+    let _worker = start(builder(agent, &fake.address));
+    let mut call = fake.welcomed().await;
+    call.request("run", "\"hi\"").await;
+    let mut asked = within("ask", fake.asks.recv()).await.unwrap();
+    call.end(ours(Code::Cancelled, "CANCELLED")).await;
+    within("hang-up", asked.answer.closed()).await;
+    assert!(released(&fake.call().await).is_some());
+}
+
+#[tokio::test]
+async fn a_hold_keeps_the_slot_away_after_the_future_was_dropped() {
+    let mut fake = Fake::start().await;
+    let (held, mut holds) = mpsc::channel(1);
+    let agent = agent_fn(move |ctx: Context, (): ()| {
+        let held = held.clone();
+        async move {
+            held.send(ctx.hold()).await?;
+            std::future::pending::<()>().await;
+            Ok(())
+        }
+    });
+    let _worker = start(builder(agent, &fake.address));
+    let mut call = fake.welcomed().await;
+    call.request("run", "null").await;
+    let hold = within("hold", holds.recv()).await.unwrap();
+    call.end(ours(Code::DeadlineExceeded, "DEADLINE")).await;
+    let early = tokio::time::timeout(Duration::from_millis(50), fake.call()).await;
+    assert!(early.is_err(), "the slot came back while it was held");
+    drop(hold);
+    assert!(released(&fake.call().await).is_some());
 }
