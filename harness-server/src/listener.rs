@@ -156,7 +156,7 @@ impl Listener {
         stop: CancellationToken,
         close: CancellationToken,
     ) {
-        info!(address = self.name, "listening");
+        debug!(address = self.name, "listening");
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept() => accepted,
