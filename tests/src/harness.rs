@@ -115,7 +115,16 @@ impl Harness {
     /// When it does not end within [`BOUND`].
     #[track_caller]
     pub fn stop(self) -> Finished {
-        self.process.signal(Signal::SIGTERM);
+        self.stop_with(Signal::SIGTERM)
+    }
+
+    /// [`Harness::stop`] with another signal.
+    ///
+    /// # Panics
+    /// When it does not end within [`BOUND`].
+    #[track_caller]
+    pub fn stop_with(self, signal: Signal) -> Finished {
+        self.process.signal(signal);
         self.process.finish()
     }
 }

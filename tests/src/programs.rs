@@ -10,7 +10,7 @@ use std::process::Command;
 #[track_caller]
 pub fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("a test must know its own path");
-    // target/debug/deps/cli-0123456789abcdef, or one folder up for a doctest's sake.
+    // The test is target/debug/deps/cli-0123456789abcdef, its programs are in target/debug.
     let found = test
         .ancestors()
         .skip(1)
@@ -22,15 +22,17 @@ pub fn program(name: &str) -> PathBuf {
     })
 }
 
-/// A command of a program of this workspace, without what the environment says of harnesses.
+/// A command of a program of this workspace, without what the environment says of harnesses, and
+/// without colours.
 ///
 /// # Panics
 /// As [`program`].
 #[track_caller]
 pub fn command(name: &str) -> Command {
     let mut command = Command::new(program(name));
-    for variable in ["HARNESS_ADDRESS", "HARNESS_SLOTS", "RUST_LOG", "NO_COLOR"] {
+    for variable in ["HARNESS_ADDRESS", "HARNESS_SLOTS", "RUST_LOG"] {
         command.env_remove(variable);
     }
+    command.env("NO_COLOR", "1");
     command
 }

@@ -5,7 +5,7 @@
 
 mod reply;
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
 use clap::Args;
@@ -75,7 +75,10 @@ impl Ask {
         let answer = tokio::select! {
             answer = self.ask(payload) => answer?,
             // Dropping the ask hangs up, which cancels the run.
-            stop = stops.next() => return Err(CliError::Stopped(stop)),
+            signal = stops.next() => {
+                let what = "the run is cancelled";
+                return Err(CliError::Stopped { signal, what });
+            }
         };
         reply::print(&answer, json)
     }
@@ -127,11 +130,15 @@ fn payload(text: &str) -> Payload {
 
 fn standard_input() -> Result<String, CliError> {
     let mut text = String::new();
-    let read = std::io::stdin()
-        .lock()
-        .take(INPUT_BYTES_MAX + 1)
-        .read_to_string(&mut text);
-    read.map_err(|error| CliError::io("cannot read standard input as UTF-8 text", error))?;
+    let mut stdin = std::io::stdin().lock().take(INPUT_BYTES_MAX + 1);
+    match stdin.read_to_string(&mut text) {
+        Ok(_) => {}
+        Err(error) if error.kind() == ErrorKind::InvalidData => {
+            let message = "standard input is not UTF-8 text, which JSON is";
+            return Err(CliError::Usage(message.to_owned()));
+        }
+        Err(error) => return Err(CliError::io("cannot read standard input", error)),
+    }
     if text.len() as u64 > INPUT_BYTES_MAX {
         let mib = INPUT_BYTES_MAX >> 20;
         return Err(CliError::Usage(format!(

@@ -55,42 +55,39 @@ impl Demo {
             Stops::listen().map_err(|error| CliError::io("cannot listen to signals", error))?;
         match stops.run(async |stop| self.perform(stop).await).await {
             Ok(result) => result,
-            Err(stop) => Err(CliError::Stopped(stop)),
+            Err(stop) => Err(CliError::cut_off(stop)),
         }
     }
 
+    /// Runs the harness around the play.
     async fn perform(self, stop: CancellationToken) -> Result<(), CliError> {
         let server = bind().await?;
         let address = server.addresses().first().cloned().unwrap_or_default();
         let leave = CancellationToken::new();
         let mut serving = JoinSet::new();
         serving.spawn(server.run(leave.clone()));
-
-        let result = tokio::select! {
-            result = self.show(&address) => result,
-            () = stop.cancelled() => Ok(()),
-        };
+        let result = self.play(&address, stop).await;
         leave.cancel();
         while serving.join_next().await.is_some() {}
         result
     }
 
-    /// Dropped when the demo is asked to stop; the worker processes go with it.
-    async fn show(self, address: &str) -> Result<(), CliError> {
+    /// Runs the workers around the story and the time after it.
+    async fn play(self, address: &str, stop: CancellationToken) -> Result<(), CliError> {
         let mut stage = Stage::set(address).await?;
-        story::tell(&mut stage).await?;
-        if self.exit {
-            stage.echo.leave().await;
-            stage.hang.leave().await;
-            return Ok(());
-        }
-        for line in invitation(address) {
-            output::line(&line)?;
-        }
-        loop {
-            let event = stage.hang.event().await?;
-            output::line(&format!("  agent hang: {event}"))?;
-        }
+        let told = tokio::select! {
+            told = story::tell(&mut stage) => told,
+            () = stop.cancelled() => Err(CliError::Demo("stopped before its end".to_owned())),
+        };
+        let result = match told {
+            Ok(()) if !self.exit => tokio::select! {
+                result = stage.stay_up() => result,
+                () = stop.cancelled() => Ok(()),
+            },
+            told => told,
+        };
+        tokio::join!(stage.echo.leave(), stage.hang.leave());
+        result
     }
 }
 
@@ -103,6 +100,17 @@ impl Stage {
             echo: Child::start("echo", address)?,
             hang: Child::start("hang", address)?,
         })
+    }
+
+    /// Invites to ask, and tells what the agent that hangs tells.
+    async fn stay_up(&mut self) -> Result<(), CliError> {
+        for line in invitation(&self.address) {
+            output::line(&line)?;
+        }
+        loop {
+            let event = self.hang.event().await?;
+            output::line(&format!("  agent hang: {event}"))?;
+        }
     }
 }
 

@@ -32,8 +32,8 @@ pub(super) enum CliError {
         source: Option<SdkError>,
     },
     /// A signal came first.
-    #[error("stopped by {0}")]
-    Stopped(Stop),
+    #[error("stopped by {signal}: {what}")]
+    Stopped { signal: Stop, what: &'static str },
     /// The demo did not show what it is there to show.
     #[error("{0}")]
     Demo(String),
@@ -48,6 +48,12 @@ impl CliError {
             what: what.into(),
             source,
         }
+    }
+
+    /// A second signal came while the first one's work was being finished.
+    pub(super) fn cut_off(signal: Stop) -> Self {
+        let what = "what was in work is cut off";
+        Self::Stopped { signal, what }
     }
 
     /// The error of a call to the harness at `address`.
@@ -69,7 +75,7 @@ impl CliError {
             Self::Usage(_)
             | Self::Config { .. }
             | Self::Listen(_)
-            | Self::Stopped(_)
+            | Self::Stopped { .. }
             | Self::Demo(_)
             | Self::Io { .. } => None,
         }
@@ -88,7 +94,7 @@ impl CliError {
                 _ => 1,
             },
             Self::Unreachable { .. } => 3,
-            Self::Stopped(stop) => stop.exit_code(),
+            Self::Stopped { signal, .. } => signal.exit_code(),
         }
     }
 
@@ -100,7 +106,7 @@ impl CliError {
             Self::Listen(_) => "LISTEN",
             Self::Sdk(error) => error.code_name(),
             Self::Unreachable { .. } => "UNREACHABLE",
-            Self::Stopped(_) => "STOPPED",
+            Self::Stopped { .. } => "STOPPED",
             Self::Demo(_) => "DEMO",
             Self::Io { .. } => "IO",
         }
@@ -121,7 +127,7 @@ impl CliError {
             Self::Usage(_)
             | Self::Config { .. }
             | Self::Listen(_)
-            | Self::Stopped(_)
+            | Self::Stopped { .. }
             | Self::Demo(_)
             | Self::Io { .. } => chain(self),
         }

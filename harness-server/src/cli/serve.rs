@@ -45,7 +45,7 @@ impl Serve {
         stops
             .run(async |stop| server.run(stop).await)
             .await
-            .map_err(CliError::Stopped)
+            .map_err(CliError::cut_off)
     }
 
     fn config(self) -> Result<Config, CliError> {
