@@ -47,7 +47,7 @@ async fn run() -> Result<(String, String), Box<dyn Error>> {
         // Whatever comes of it, harness and worker leave afterwards.
         let _stop = stop.clone().drop_guard();
         let harness = Harness::connect(&address).await?;
-        let ask = |ms: u64| harness.ask("slow", &ms).timeout(Duration::from_millis(500));
+        let ask = |ms: u64| harness.ask("slow", ms).timeout(Duration::from_millis(500));
         // The worker may still be on its way.
         let first: Answer<String> = ask(10).wait_for_agent().await?;
         let second: Result<Answer<String>, _> = ask(60_000).await;

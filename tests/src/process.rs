@@ -195,9 +195,18 @@ impl Drop for Process {
         }
         if std::thread::panicking() {
             let (stdout, stderr) = (self.stdout(), self.stderr());
-            println!("--- {}: stdout\n{stdout}--- stderr\n{stderr}---", self.name);
+            tell(&format!(
+                "--- {}: stdout\n{stdout}--- stderr\n{stderr}---",
+                self.name
+            ));
         }
     }
+}
+
+/// Prints where the test harness shows it: with the test that failed.
+#[expect(clippy::print_stdout, reason = "what the test harness captures")]
+pub(crate) fn tell(text: &str) {
+    println!("{text}");
 }
 
 impl Finished {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::harness::Harness;
-use crate::process::{Finished, Process, Signal};
+use crate::process::{Finished, Process, Signal, tell};
 use crate::programs::command;
 
 /// A running worker; killed when dropped.
@@ -52,7 +52,7 @@ impl Worker {
         let [Some(python), Some(stubs)] = variables else {
             let ci = std::env::var("CI").is_ok_and(|value| value == "true");
             assert!(!ci, "HARNESS_PYTHON is not set: run ./tests/run");
-            println!("skipped: HARNESS_PYTHON is not set; ./tests/run sets Python up");
+            tell("skipped: HARNESS_PYTHON is not set; ./tests/run sets Python up");
             return None;
         };
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

@@ -70,7 +70,7 @@ pub(super) async fn tell(stage: &mut Stage) -> Result<(), CliError> {
         ),
         (
             hung.answered,
-            format!("deadline: caller answered, {}", hung.message),
+            format!("deadline: caller answered:\n           {}", hung.message),
         ),
         (
             hung.dropped,
