@@ -326,6 +326,14 @@ impl Core {
         self.timers.next()
     }
 
+    /// Whether a slot holds a request.
+    #[must_use]
+    pub fn is_busy(&self, slot: SlotId) -> bool {
+        self.slots
+            .get(&slot)
+            .is_some_and(|entry| entry.slot.delivery().is_some())
+    }
+
     /// Whether nothing is attached and nothing runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
