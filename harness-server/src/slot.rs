@@ -325,6 +325,15 @@ impl Slot {
         }
     }
 
+    /// Whether it takes no new request.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        match &self.state {
+            State::StoppingBusy(_) | State::StoppingIdle(_) => true,
+            State::Starting | State::Ready | State::Busy(_) => false,
+        }
+    }
+
     /// When `Tick` is due next; never earlier than what it then finds.
     #[must_use]
     pub fn next_wake(&self, rules: &Rules) -> Option<Instant> {
