@@ -391,19 +391,21 @@ impl Core {
 
     fn server_leaving(&mut self, now: Instant, actions: &mut Vec<Action>) {
         self.leaving = true;
-        let queued: Vec<RunId> = self
+        let mut queued: Vec<(u64, RunId)> = self
             .runs
             .iter()
             .filter(|(_, entry)| matches!(entry.run.state(), run::State::Queued))
-            .map(|(id, _)| *id)
+            .map(|(id, entry)| (entry.order, *id))
             .collect();
-        for run in queued {
+        queued.sort_unstable();
+        for (_, run) in queued {
             self.refuse(now, run, asks::shutting_down(), actions);
         }
         self.slots_apply(now, slot::Event::ServerLeaving, actions);
     }
 
     fn server_left(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        self.server_leaving(now, actions);
         self.slots_apply(now, slot::Event::ServerLeft, actions);
     }
 

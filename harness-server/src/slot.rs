@@ -64,7 +64,11 @@ pub struct Work {
 
 #[derive(Debug)]
 enum Acceptance {
+    /// A full level worker has yet to name the request.
     Owed { by: Instant },
+    /// A minimal level worker has not named it and need not.
+    NotOwed,
+    /// The worker has named it, so it has it.
     Given,
 }
 
@@ -227,7 +231,7 @@ pub enum Violation {
     },
     /// More unacknowledged appends than the window allows.
     WindowPassed,
-    /// A step or usage from a worker that follows no heartbeats.
+    /// A step from a worker that follows no heartbeats.
     StepFromMinimal,
     /// An entry of a kind workers do not write.
     ForeignEntry,
@@ -309,6 +313,27 @@ impl Slot {
         }
     }
 
+    /// Whether the worker has shown that it has the request in it.
+    #[must_use]
+    pub fn has_taken(&self) -> bool {
+        match &self.state {
+            State::Busy(work) | State::StoppingBusy(work) => match work.acceptance {
+                Acceptance::Given => true,
+                Acceptance::Owed { .. } | Acceptance::NotOwed => false,
+            },
+            State::Starting | State::Ready | State::StoppingIdle(_) => false,
+        }
+    }
+
+    /// Whether it takes no new request.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        match &self.state {
+            State::StoppingBusy(_) | State::StoppingIdle(_) => true,
+            State::Starting | State::Ready | State::Busy(_) => false,
+        }
+    }
+
     /// When `Tick` is due next; never earlier than what it then finds.
     #[must_use]
     pub fn next_wake(&self, rules: &Rules) -> Option<Instant> {
@@ -320,7 +345,7 @@ impl Slot {
             State::Starting | State::Ready => None,
             State::Busy(work) | State::StoppingBusy(work) => match work.acceptance {
                 Acceptance::Owed { by } => Some(by),
-                Acceptance::Given => None,
+                Acceptance::NotOwed | Acceptance::Given => None,
             },
             State::StoppingIdle(since) => Some(*since + rules.idle_stopping_timeout),
         };
@@ -398,7 +423,7 @@ impl Slot {
                     Level::Full => Acceptance::Owed {
                         by: now + accept_timeout,
                     },
-                    Level::Minimal => Acceptance::Given,
+                    Level::Minimal => Acceptance::NotOwed,
                 };
                 let work = Work {
                     delivery,
@@ -438,12 +463,15 @@ impl Slot {
             Ok(work) => work,
             Err(verdict) => return verdict,
         };
-        if seq <= work.last_seq {
-            return Verdict::AcknowledgeAgain(work.last_seq);
+        match work.place(seq) {
+            Place::Next => {}
+            Place::Before => return Verdict::AcknowledgeAgain(work.last_seq),
+            Place::Wrong(gap) => return self.violated(gap),
         }
-        if let Err(violation) = work.check(level, rules, seq, kind, bytes, acknowledged) {
+        if let Err(violation) = work.check(level, rules, kind, bytes, acknowledged) {
             return self.violated(violation);
         }
+        work.last_seq = seq;
         Verdict::Take
     }
 
@@ -452,12 +480,10 @@ impl Slot {
             Ok(work) => work,
             Err(verdict) => return verdict,
         };
-        let expected = work.last_seq + 1;
-        if seq < expected {
-            return Verdict::AcknowledgeAgain(work.last_seq);
-        }
-        if seq > expected {
-            return self.violated(Violation::Gap { expected, got: seq });
+        match work.place(seq) {
+            Place::Next => {}
+            Place::Before => return Verdict::AcknowledgeAgain(work.last_seq),
+            Place::Wrong(gap) => return self.violated(gap),
         }
         self.answered = Some(delivery);
         let next = match self.state {
@@ -494,7 +520,7 @@ impl Slot {
         match &self.state {
             State::Busy(work) | State::StoppingBusy(work) => match work.acceptance {
                 Acceptance::Owed { by } if now >= by => self.end(End::NotAccepted(work.delivery)),
-                Acceptance::Owed { .. } | Acceptance::Given => Verdict::Fine,
+                Acceptance::Owed { .. } | Acceptance::NotOwed | Acceptance::Given => Verdict::Fine,
             },
             State::StoppingIdle(since) if now >= *since + rules.idle_stopping_timeout => {
                 self.end(End::Idle)
@@ -541,29 +567,44 @@ impl Slot {
     }
 }
 
+/// Where a worker_seq stands among those taken.
+enum Place {
+    /// It was taken before.
+    Before,
+    /// It is the next.
+    Next,
+    /// It can be neither.
+    Wrong(Violation),
+}
+
 impl Work {
+    fn place(&self, seq: u64) -> Place {
+        let expected = self.last_seq + 1;
+        if seq == expected {
+            Place::Next
+        } else if (1..expected).contains(&seq) {
+            Place::Before
+        } else {
+            // Zero, too: it is a worker that sets no number, and its reply must not vanish.
+            Place::Wrong(Violation::Gap { expected, got: seq })
+        }
+    }
+
+    /// Whether the next append may be what it is, and now.
     fn check(
         &mut self,
         level: Level,
         rules: &Rules,
-        seq: u64,
         kind: EntryKind,
         bytes: u64,
         acknowledged: u64,
     ) -> Result<(), Violation> {
-        let expected = self.last_seq + 1;
-        if seq != expected {
-            return Err(Violation::Gap { expected, got: seq });
-        }
         match (kind, level) {
             (EntryKind::Foreign, Level::Minimal | Level::Full) => {
                 return Err(Violation::ForeignEntry);
             }
             (EntryKind::Step, Level::Minimal) => return Err(Violation::StepFromMinimal),
-            (EntryKind::Plain | EntryKind::Usage, Level::Minimal) => {
-                self.last_seq = seq;
-                return Ok(());
-            }
+            (EntryKind::Plain | EntryKind::Usage, Level::Minimal) => return Ok(()),
             (EntryKind::Plain | EntryKind::Usage | EntryKind::Step, Level::Full) => {}
         }
         let still_unacked =
@@ -579,7 +620,6 @@ impl Work {
         }
         self.unacked.push_back(bytes);
         self.unacked_bytes += bytes;
-        self.last_seq = seq;
         Ok(())
     }
 }
@@ -594,8 +634,8 @@ impl fmt::Display for Violation {
             Self::BeforeWelcome => f.write_str("nothing may follow hello before welcome has come"),
             Self::Gap { expected, got } => write!(
                 f,
-                "worker_seq must grow by 1 over the appends and the reply of an attempt: \
-                 expected {expected}, got {got}"
+                "worker_seq must start at 1 and grow by 1 over the appends and the reply of an \
+                 attempt: expected {expected}, got {got}"
             ),
             Self::WindowPassed => f.write_str(
                 "more appends are unacknowledged than welcome.limits allows: wait for appended",

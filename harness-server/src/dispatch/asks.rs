@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::envelope::{Answer, Code, Failure, Request};
-use crate::ids::{Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::ids::{AgentKey, Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
 use crate::run::{self, Next, Run};
 use crate::slot;
 
-use super::agents::Class;
+use super::agents::{Class, class_of};
 use super::{Action, Core, Timer};
 
 /// How long a caller who was told BUSY should wait at least.
@@ -20,16 +20,26 @@ const MIB: u64 = 1024 * 1024;
 #[derive(Debug)]
 pub(super) struct RunEntry {
     pub(super) run: Run,
-    request: Arc<Request>,
+    pub(super) request: Arc<Request>,
     frame_bytes: u64,
     /// Its place in the queue, the same each time it comes back to it.
-    order: u64,
+    pub(super) order: u64,
     /// Whether it counts against the limits of the queue.
-    waiting: bool,
+    pub(super) waiting: bool,
     /// The worker it was not accepted by, or that gave it back.
     avoid: Option<WorkerId>,
-    verdicts: Vec<(SchemaId, bool)>,
-    refusal: Option<Failure>,
+    judgements: Vec<(SchemaId, Judgement)>,
+}
+
+/// What a schema says of a request.
+#[derive(Debug)]
+enum Judgement {
+    /// It is being asked.
+    Awaited,
+    /// It takes it.
+    Takes,
+    /// It does not, for this reason.
+    Refuses(Failure),
 }
 
 impl RunEntry {
@@ -47,11 +57,25 @@ impl RunEntry {
         if !self.request.payload.is_json() {
             return Verdict::Takes;
         }
-        match self.verdicts.iter().find(|(judged, _)| *judged == schema) {
-            Some((_, true)) => Verdict::Takes,
-            Some((_, false)) => Verdict::Refused,
+        match self.judgement(schema) {
+            Some(Judgement::Takes) => Verdict::Takes,
+            Some(Judgement::Refuses(_)) => Verdict::Refused,
+            Some(Judgement::Awaited) => Verdict::Awaited,
             None => Verdict::Unjudged(schema),
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_being_judged(&self) -> bool {
+        let mut judgements = self.judgements.iter();
+        judgements.any(|(_, judgement)| matches!(judgement, Judgement::Awaited))
+    }
+
+    fn judgement(&self, schema: SchemaId) -> Option<&Judgement> {
+        self.judgements
+            .iter()
+            .find(|(judged, _)| *judged == schema)
+            .map(|(_, judgement)| judgement)
     }
 }
 
@@ -59,7 +83,14 @@ impl RunEntry {
 enum Verdict {
     Takes,
     Refused,
+    Awaited,
     Unjudged(SchemaId),
+}
+
+impl Verdict {
+    fn refuses(self) -> bool {
+        self == Self::Refused
+    }
 }
 
 impl Core {
@@ -85,8 +116,7 @@ impl Core {
                 order,
                 waiting: false,
                 avoid: None,
-                verdicts: Vec::new(),
-                refusal: None,
+                judgements: Vec::new(),
             },
         );
         self.timers.set(deadline, Timer::Run(id));
@@ -123,11 +153,13 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&id) else {
             return;
         };
-        if entry.verdicts.iter().any(|(judged, _)| *judged == schema) {
+        let awaited = entry.judgements.iter_mut().find(|(judged, judgement)| {
+            *judged == schema && matches!(judgement, Judgement::Awaited)
+        });
+        let Some((_, judgement)) = awaited else {
             return;
-        }
-        entry.verdicts.push((schema, refusal.is_none()));
-        entry.refusal = refusal.or(entry.refusal.take());
+        };
+        *judgement = refusal.map_or(Judgement::Takes, Judgement::Refuses);
         if matches!(entry.run.state(), run::State::Queued) {
             self.settle(now, id, actions);
         }
@@ -260,39 +292,72 @@ impl Core {
 
     /// Finds a queued run a free slot, or decides whether it may wait for one.
     fn settle(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
-        let Some(entry) = self.runs.get(&id) else {
+        if self.place(now, id, actions) {
+            return;
+        }
+        let Some(entry) = self.runs.get_mut(&id) else {
             return;
         };
         let Some(agent) = self.agents.get(&entry.request.agent) else {
             return;
         };
-        let free = agent
-            .ready
-            .values()
-            .copied()
-            .find(|slot| self.may_take(*slot, entry));
-        if let Some(slot) = free {
-            return self.deliver(now, slot, id, actions);
-        }
-        let verdicts: Vec<Verdict> = agent.classes.keys().map(|c| entry.verdict(*c)).collect();
-        if !verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Refused) {
-            let refusal = self.refusal(entry);
+        let classes = agent.classes.keys();
+        if !agent.classes.is_empty() && classes.clone().all(|c| entry.verdict(*c).refuses()) {
+            let refusal = refusal(entry, classes.copied());
             return self.refuse(now, id, refusal, actions);
         }
-        let mut unjudged = false;
-        for verdict in verdicts {
-            if let Verdict::Unjudged(schema) = verdict {
-                unjudged = true;
-                let request = entry.request.clone();
-                actions.push(Action::Judge {
-                    run: id,
-                    schema,
-                    request,
-                });
+        let mut awaited = false;
+        for class in classes {
+            match entry.verdict(*class) {
+                Verdict::Unjudged(schema) => {
+                    awaited = true;
+                    entry.judgements.push((schema, Judgement::Awaited));
+                    actions.push(Action::Judge {
+                        run: id,
+                        schema,
+                        request: entry.request.clone(),
+                    });
+                }
+                Verdict::Awaited => awaited = true,
+                Verdict::Takes | Verdict::Refused => {}
             }
         }
-        if !unjudged {
+        if !awaited {
             self.wait(now, id, actions);
+        }
+    }
+
+    /// Gives a queued run to the slot that is free longest, if one may take it.
+    fn place(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) -> bool {
+        let free = self.runs.get(&id).and_then(|entry| {
+            let agent = self.agents.get(&entry.request.agent)?;
+            let mut ready = agent.ready.values().copied();
+            ready.find(|slot| self.may_take(now, *slot, entry))
+        });
+        if let Some(slot) = free {
+            self.deliver(now, slot, id, actions);
+        }
+        free.is_some()
+    }
+
+    /// A slot left or is leaving: a run that waited for it to avoid another worker may have no
+    /// other any more.
+    pub(super) fn place_avoiding(
+        &mut self,
+        now: Instant,
+        agent: &AgentKey,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(agent) = self.agents.get(agent) else {
+            return;
+        };
+        if agent.ready.is_empty() {
+            return;
+        }
+        let avoids = |run: &RunId| self.runs.get(run).is_some_and(|e| e.avoid.is_some());
+        let avoiding: Vec<RunId> = agent.queue.values().copied().filter(avoids).collect();
+        for run in avoiding {
+            self.place(now, run, actions);
         }
     }
 
@@ -345,7 +410,7 @@ impl Core {
         let next = agent.queue.values().copied().find(|run| {
             self.runs
                 .get(run)
-                .is_some_and(|entry| self.may_take(slot, entry))
+                .is_some_and(|entry| self.may_take(now, slot, entry))
         });
         if let Some(run) = next {
             self.deliver(now, slot, run, actions);
@@ -366,22 +431,26 @@ impl Core {
         }
     }
 
-    fn may_take(&self, slot: SlotId, entry: &RunEntry) -> bool {
+    /// Whether a free slot may be given a run.
+    pub(super) fn may_take(&self, now: Instant, slot: SlotId, entry: &RunEntry) -> bool {
         let Some(held) = self.slots.get(&slot) else {
             return false;
         };
-        let class = super::agents::class_of(&held.offer);
-        if entry.verdict(class) != Verdict::Takes {
+        // Past its deadline it would only cost the slot its call; the next tick answers it.
+        if now >= entry.run.deadline() || entry.verdict(class_of(&held.offer)) != Verdict::Takes {
             return false;
         }
         entry.avoid != Some(held.offer.worker) || !self.another_worker(held.offer.worker, entry)
     }
 
-    /// Whether a worker other than this one has a slot of the run's agent.
+    /// Whether a worker other than this one may come to take the run.
     fn another_worker(&self, worker: WorkerId, entry: &RunEntry) -> bool {
-        self.workers.iter().any(|(id, other)| {
-            *id != worker && other.offer.agent == entry.request.agent && !other.slots.is_empty()
-        })
+        self.workers
+            .iter()
+            .filter(|(id, other)| **id != worker && other.offer.agent == entry.request.agent)
+            .flat_map(|(_, other)| &other.slots)
+            .filter_map(|slot| self.slots.get(slot))
+            .any(|held| !held.slot.is_stopping() && !entry.verdict(class_of(&held.offer)).refuses())
     }
 
     fn deliver(&mut self, now: Instant, slot: SlotId, id: RunId, actions: &mut Vec<Action>) {
@@ -434,32 +503,28 @@ impl Core {
             self.queued_bytes -= entry.request.payload.data.len() as u64;
         }
     }
+}
 
-    /// Why no attached slot takes the request.
-    fn refusal(&self, entry: &RunEntry) -> Failure {
-        if let Some(refusal) = &entry.refusal {
-            return refusal.clone();
+/// Why none of these classes takes the request.
+fn refusal(entry: &RunEntry, classes: impl Iterator<Item = Class>) -> Failure {
+    let mut largest = 0;
+    for class in classes {
+        largest = largest.max(class.max_receive_bytes);
+        if entry.fits(class)
+            && let Some(schema) = class.schema
+            && let Some(Judgement::Refuses(why)) = entry.judgement(schema)
+        {
+            return why.clone();
         }
-        let largest = self
-            .agents
-            .get(&entry.request.agent)
-            .and_then(|agent| {
-                agent
-                    .classes
-                    .keys()
-                    .map(|class| class.max_receive_bytes)
-                    .max()
-            })
-            .unwrap_or_default();
-        Failure::new(
-            Code::PayloadTooLarge,
-            format!(
-                "the request takes up to {} bytes on the wire and the connected workers receive at \
-                 most {largest}: send less, or raise the workers' max_receive_bytes",
-                entry.frame_bytes
-            ),
-        )
     }
+    Failure::new(
+        Code::PayloadTooLarge,
+        format!(
+            "the request takes up to {} bytes on the wire and the connected workers receive at \
+             most {largest}: send less, or raise the workers' max_receive_bytes",
+            entry.frame_bytes
+        ),
+    )
 }
 
 /// The answer to whoever asks a harness that is leaving.

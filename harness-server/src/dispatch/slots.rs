@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, Lease, SlotId};
 use crate::run::{self, Cause};
-use crate::slot::{self, End, Refusal, Slot, Verdict};
+use crate::slot::{self, End, Level, Refusal, Slot, Verdict};
 
 use super::agents::class_of;
 use super::asks::shutting_down;
@@ -22,9 +22,9 @@ pub(super) struct SlotEntry {
     /// What came with the newest request.
     pub(super) lease: Option<Lease>,
     /// Its key in its agent's free slots.
-    ready: Option<u64>,
+    pub(super) ready: Option<u64>,
     /// What its timer is set to.
-    timer: Option<Instant>,
+    pub(super) timer: Option<Instant>,
 }
 
 impl Core {
@@ -212,19 +212,31 @@ impl Core {
                     self.no_longer_ready(id);
                 }
                 self.arm(id);
+                let leaves = self.slots.get(&id).filter(|e| e.slot.is_stopping());
+                if let Some(agent) = leaves.map(|entry| entry.offer.agent.clone()) {
+                    self.place_avoiding(now, &agent, actions);
+                }
             }
             Verdict::Free => self.freed(now, id, actions),
             Verdict::Take => {
                 let seq = self.slots.get(&id).and_then(|entry| entry.slot.last_seq());
                 if let Some(seq) = seq {
-                    actions.push(Action::Acknowledge { slot: id, seq });
+                    self.acknowledge(id, seq, actions);
                 }
             }
-            Verdict::AcknowledgeAgain(seq) => actions.push(Action::Acknowledge { slot: id, seq }),
+            Verdict::AcknowledgeAgain(seq) => self.acknowledge(id, seq, actions),
             Verdict::Stale => actions.push(Action::Note(Note::Stale { slot: id })),
             // A reply's verdicts are handled where the reply is at hand.
             Verdict::Answered(_) | Verdict::Declined(_) => {}
             Verdict::End(end, held) => self.end(now, id, &end, held, actions),
+        }
+    }
+
+    /// A minimal level worker gets nothing between a request and its end, `appended` included.
+    fn acknowledge(&self, id: SlotId, seq: u64, actions: &mut Vec<Action>) {
+        let level = self.slots.get(&id).map(|entry| entry.slot.level());
+        if level == Some(Level::Full) {
+            actions.push(Action::Acknowledge { slot: id, seq });
         }
     }
 
@@ -258,17 +270,18 @@ impl Core {
         if self.leaving {
             return self.slot_apply(now, id, slot::Event::ServerLeaving, actions);
         }
+        self.arm(id);
         let order = self.next_order();
         let Some(entry) = self.slots.get_mut(&id) else {
             return;
         };
-        if matches!(entry.slot.state(), slot::State::Ready) && entry.ready.is_none() {
-            entry.ready = Some(order);
-            if let Some(agent) = self.agents.get_mut(&entry.offer.agent) {
-                agent.ready.insert(order, id);
-            }
+        if !matches!(entry.slot.state(), slot::State::Ready) {
+            return;
         }
-        self.arm(id);
+        entry.ready = Some(order);
+        if let Some(agent) = self.agents.get_mut(&entry.offer.agent) {
+            agent.ready.insert(order, id);
+        }
         self.fill(now, id, actions);
     }
 
@@ -294,6 +307,7 @@ impl Core {
             let worker = entry.offer.worker;
             self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
         }
+        self.place_avoiding(now, &entry.offer.agent, actions);
     }
 
     /// The harness ends a call; what was in it fails as the end says.
@@ -309,68 +323,25 @@ impl Core {
             return;
         };
         let worker = entry.offer.worker;
-        let name = entry.offer.info.name.clone();
         if let (Some(delivery), Some(lease), Some(code)) = (held, entry.lease, still_runs(end)) {
             self.remember_unreleased(now, worker, delivery, lease, code);
         }
-        self.remove_slot(now, id);
+        let Some(entry) = self.remove_slot(now, id) else {
+            return;
+        };
         actions.push(Action::End {
             slot: id,
             end: end.clone(),
         });
-        let Some(delivery) = held else { return };
-        let (cause, failure) = match end {
-            // The run has ended already.
-            End::DeadlineExceeded(_) | End::Cancelled(_) => return,
-            End::Idle | End::Refused(_) => return,
-            End::Leaving => return self.refuse(now, delivery.run, shutting_down(), actions),
-            End::Closed => (
-                Cause::Declined,
-                Failure::new(
-                    Code::WorkerLost,
-                    format!("worker \"{name}\" left without a reply"),
-                ),
-            ),
-            End::NotAccepted(_) => (
-                Cause::NotAccepted,
-                Failure::new(
-                    Code::WorkerLost,
-                    format!("worker \"{name}\" did not show in time that it has the request"),
-                ),
-            ),
-            End::HeartbeatsMissed => (
-                Cause::Lost,
-                Failure::new(
-                    Code::WorkerLost,
-                    format!("worker \"{name}\" was lost: it missed three heartbeats"),
-                ),
-            ),
-            End::WrongAttempt { named, .. } => {
-                let message = format!("worker \"{name}\" sent a frame about {named}");
-                (
-                    Cause::ProtocolViolation,
-                    Failure::new(Code::ProtocolViolation, message),
-                )
+        if let Some(Delivery { run, .. }) = held {
+            match end_of_delivery(end, &entry) {
+                Some((cause, failure)) => {
+                    self.delivery_failed(now, run, worker, cause, failure, actions);
+                }
+                None => self.refuse(now, run, shutting_down(), actions),
             }
-            End::Violation(violation) => (
-                Cause::ProtocolViolation,
-                Failure::new(
-                    Code::ProtocolViolation,
-                    format!("worker \"{name}\" broke the protocol: {violation}"),
-                ),
-            ),
-            End::FrameTooLarge { bytes, limit } => (
-                Cause::FrameTooLarge,
-                Failure::new(
-                    Code::PayloadTooLarge,
-                    format!(
-                        "worker \"{name}\" sent a frame of {bytes} bytes, the limit is {limit}: \
-                         reply with less, or in output pieces"
-                    ),
-                ),
-            ),
-        };
-        self.delivery_failed(now, delivery.run, worker, cause, failure, actions);
+        }
+        self.place_avoiding(now, &entry.offer.agent, actions);
     }
 
     fn remove_slot(&mut self, now: Instant, id: SlotId) -> Option<SlotEntry> {
@@ -401,6 +372,45 @@ impl Core {
         }
         self.timers.set(wake, Timer::Slot(id));
     }
+}
+
+/// What the end of a call means for the request in it; none when its run has ended already or ends
+/// now because the harness is leaving.
+fn end_of_delivery(end: &End, entry: &SlotEntry) -> Option<(Cause, Failure)> {
+    let name = &entry.offer.info.name;
+    let lost = |what: &str| Failure::new(Code::WorkerLost, format!("worker \"{name}\" {what}"));
+    let broke =
+        |what: String| Failure::new(Code::ProtocolViolation, format!("worker \"{name}\" {what}"));
+    Some(match end {
+        End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => return None,
+        End::Leaving => return None,
+        // It had begun, so this is no request that crossed a half-close.
+        End::Closed if entry.slot.has_taken() => (Cause::Lost, lost("left without a reply")),
+        End::Closed => (Cause::Declined, lost("left without a reply")),
+        End::NotAccepted(_) => (
+            Cause::NotAccepted,
+            lost("did not show in time that it has the request"),
+        ),
+        End::HeartbeatsMissed => (Cause::Lost, lost("was lost: it missed three heartbeats")),
+        End::WrongAttempt { named, .. } => (
+            Cause::ProtocolViolation,
+            broke(format!("sent a frame about {named}")),
+        ),
+        End::Violation(violation) => (
+            Cause::ProtocolViolation,
+            broke(format!("broke the protocol: {violation}")),
+        ),
+        End::FrameTooLarge { bytes, limit } => (
+            Cause::FrameTooLarge,
+            Failure::new(
+                Code::PayloadTooLarge,
+                format!(
+                    "worker \"{name}\" sent a frame of {bytes} bytes, the limit is {limit}: \
+                     reply with less, or in output pieces"
+                ),
+            ),
+        ),
+    })
 }
 
 /// Whether the worker may still work after this end, and how that is called.
