@@ -33,6 +33,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long accepting pauses when the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// Connections that are still accepted after the harness was told to stop.
+const LATE_CONNECTIONS: usize = 1024;
+
 /// A socket that is listened on.
 pub struct Listener {
     socket: Socket,
@@ -157,11 +160,16 @@ impl Listener {
         close: CancellationToken,
     ) {
         info!(address = self.name, "listening");
-        loop {
+        let mut late = LATE_CONNECTIONS;
+        while late > 0 {
+            // What has connected before `stop` is accepted before it is obeyed: it gets a typed
+            // answer, not a reset.
             let accepted = tokio::select! {
+                biased;
                 accepted = self.accept() => accepted,
                 () = stop.cancelled() => return,
             };
+            late -= usize::from(stop.is_cancelled());
             match accepted {
                 Ok((stream, peer)) => {
                     let connection = Connection {
