@@ -209,7 +209,7 @@ fn a_request_too_large_for_every_slot_is_refused_with_both_sizes() {
     }
     let (run, actions) = world.ask_and_see(ask("echo").bytes(4000));
     assert!(deliveries(&actions).is_empty());
-    world.assert_failed(run, Code::PayloadTooLarge, &["4512 bytes", "at most 3000"]);
+    world.assert_failed(run, Code::PayloadTooLarge, &["4532 bytes", "at most 3000"]);
     assert!(!world.failure(run).retryable);
 }
 
