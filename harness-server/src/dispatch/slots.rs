@@ -152,12 +152,14 @@ impl Core {
         };
         let verdict = entry.slot.apply(now, &self.limits.slot, event);
         let worker = entry.offer.worker;
+        let name = &entry.offer.info.name;
         match (verdict, reply) {
             (Verdict::Answered(delivery), Some(reply)) => {
                 self.answered(now, id, delivery, reply, actions);
             }
             (Verdict::Declined(delivery), _) => {
-                let why = Failure::new(Code::WorkerLost, "every worker gave the request back");
+                let message = format!("worker \"{name}\" gave the request back");
+                let why = Failure::new(Code::WorkerLost, message);
                 self.freed(now, id, actions);
                 self.delivery_failed(now, delivery.run, worker, Cause::Declined, why, actions);
             }
