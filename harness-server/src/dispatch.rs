@@ -9,6 +9,8 @@
 
 mod agents;
 mod asks;
+mod ends;
+mod placing;
 mod slots;
 mod timers;
 mod view;
