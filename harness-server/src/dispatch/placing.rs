@@ -115,8 +115,13 @@ impl Core {
             let refusal = refusal(entry, classes.copied());
             return self.refuse(now, id, refusal, actions);
         }
+        // What versions that are gone said is kept only as long as there is room.
+        if entry.judgements.len() >= self.limits.agent_classes {
+            let attached = |schema| classes.clone().any(|class| class.schema == Some(schema));
+            entry.judgements.retain(|(schema, _)| attached(*schema));
+        }
         let mut awaited = false;
-        for class in classes {
+        for class in classes.clone() {
             match entry.verdict(*class) {
                 Verdict::Unjudged(schema) => {
                     awaited = true;
