@@ -9,6 +9,8 @@
 
 mod agents;
 mod asks;
+mod ends;
+mod placing;
 mod slots;
 mod timers;
 mod view;
@@ -228,7 +230,8 @@ pub enum Action {
         /// How.
         end: slot::End,
     },
-    /// Hold a request against a schema and tell.
+    /// Hold a request against a schema and tell. It is asked once: the run waits for the `Judged`
+    /// before it waits for a slot.
     Judge {
         /// The run.
         run: RunId,

@@ -194,6 +194,12 @@ impl Run {
             self.state = State::Queued;
             return Next::Requeue;
         }
+        if self.uncounted_in_row > self.terms.uncounted_max {
+            failure.message = format!(
+                "{} deliveries in a row were not taken, the last: {}",
+                self.uncounted_in_row, failure.message
+            );
+        }
         self.uncounted_in_row = 0;
         self.counted += 1;
         let may_retry = match failure.code.retried() {

@@ -216,6 +216,8 @@ fn the_third_uncounted_delivery_in_a_row_counts() {
     let failure = fail_with(1, &[Declined, NotAccepted, Declined]).expect("the third counts");
     assert_eq!(failure.attempt, Attempt(3));
     assert_eq!(failure.run, Some(ID));
+    let said = "3 deliveries in a row were not taken, the last: it broke";
+    assert_eq!(failure.message, said);
 
     // Something counted in between starts the row anew.
     let row = [Declined, Declined, Lost, Declined, Declined];

@@ -2,6 +2,7 @@
 //! and at the end of every test the world is wound down until nothing may be left.
 
 mod invariants;
+mod samples;
 
 mod deadlines;
 mod frames;
@@ -13,49 +14,28 @@ mod released;
 mod schemas;
 mod unknown;
 mod views;
+mod walk;
 mod workers;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use uuid::Uuid;
 
-use super::{Action, Core, Event, Frame, Limits, Note, Offer, Reply, WorkerInfo};
-use crate::envelope::{Answer, Caller, Code, Failure, Payload, Request};
+use super::{Action, Core, Event, Frame, Limits, Note, Offer, Reply};
+use crate::envelope::{Answer, Code, Failure, Payload};
 use crate::ids::{AgentKey, Attempt, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
 use crate::run;
-use crate::slot::{self, End, EntryKind, Level};
+use crate::slot::{End, EntryKind, Level};
+
+use samples::{Ask, ask, limits, minimal, offer};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// How long an ask of these tests may take.
 const TIMEOUT: Duration = MINUTE;
-
-fn limits() -> Limits {
-    Limits {
-        slot: slot::Rules {
-            heartbeat_interval: 5 * SECOND,
-            unacked_entries: 4,
-            unacked_bytes: 1000,
-            idle_stopping_timeout: 5 * SECOND,
-        },
-        accept_timeout: 5 * SECOND,
-        accept_timeout_per_mib: SECOND,
-        queue_runs: 10,
-        queue_bytes: 10_000,
-        worker_slots: 8,
-        agents: 4,
-        agent_classes: 3,
-        agent_kept: 60 * MINUTE,
-        connecting_timeout: 10 * SECOND,
-        connecting_retry: SECOND / 2,
-        release_timeout: 10 * MINUTE,
-        unreleased: 100,
-    }
-}
 
 /// A harness, its clock, and what its callers were answered.
 struct World {
@@ -241,87 +221,6 @@ impl Drop for World {
         if !std::thread::panicking() {
             self.wind_down();
         }
-    }
-}
-
-/// An ask, changed by the tests where it matters.
-struct Ask {
-    request: Request,
-    timeout: Duration,
-    max_attempts: u32,
-    wait_for_agent: bool,
-}
-
-fn ask(agent: &str) -> Ask {
-    Ask {
-        request: Request {
-            agent: AgentKey::new("", agent),
-            payload: Payload::json(&"hello".into()),
-            metadata: HashMap::new(),
-            caller: Caller {
-                subject: "anonymous".into(),
-                namespace: "default".into(),
-            },
-            trace: None,
-        },
-        timeout: TIMEOUT,
-        max_attempts: 1,
-        wait_for_agent: false,
-    }
-}
-
-impl Ask {
-    /// With a payload of this many bytes.
-    fn bytes(mut self, bytes: usize) -> Self {
-        self.request.payload.data = vec![b'1'; bytes].into();
-        self
-    }
-
-    fn timeout(self, timeout: Duration) -> Self {
-        Self { timeout, ..self }
-    }
-
-    fn max_attempts(self, max_attempts: u32) -> Self {
-        Self {
-            max_attempts,
-            ..self
-        }
-    }
-
-    fn wait_for_agent(self) -> Self {
-        Self {
-            wait_for_agent: true,
-            ..self
-        }
-    }
-}
-
-/// An offer of a full level worker.
-fn offer(agent: &str, worker: u128) -> Offer {
-    Offer {
-        worker: WorkerId(Uuid::from_u128(worker)),
-        info: WorkerInfo {
-            name: format!("w{worker}"),
-            ..WorkerInfo::default()
-        },
-        agent: AgentKey::new("", agent),
-        version: String::new(),
-        description: String::new(),
-        request_schema_text: Bytes::new(),
-        reply_schema_text: Bytes::new(),
-        labels: BTreeMap::new(),
-        level: Level::Full,
-        max_receive_bytes: 4 << 20,
-        request_schema: None,
-        peer: "test".into(),
-    }
-}
-
-/// The same, at the minimal level: it owes no heartbeats, so time may pass.
-fn minimal(agent: &str, worker: u128) -> Offer {
-    Offer {
-        level: Level::Minimal,
-        ..offer(agent, worker)
     }
 }
 

@@ -115,7 +115,11 @@ fn the_only_worker_gets_back_what_it_declined_and_the_third_time_counts() {
         assert_eq!(held.attempt, Attempt(attempt));
         world.reply_with(slot, Reply::Declined);
     }
-    world.assert_failed(run, Code::WorkerLost, &["gave the request back"]);
+    world.assert_failed(
+        run,
+        Code::WorkerLost,
+        &["3 deliveries in a row", "\"w1\" gave the request back"],
+    );
 }
 
 /// A run that worker 1 declined, and that waits for worker 2's busy slot.

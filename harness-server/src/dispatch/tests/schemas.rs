@@ -188,6 +188,29 @@ fn when_the_version_that_refused_is_gone_the_judgement_is_of_those_attached() {
 }
 
 #[test]
+fn what_versions_that_come_and_go_said_does_not_pile_up() {
+    let mut world = World::new();
+    let slot = world.attach(with_schema(1, 1));
+    world.lose(slot);
+    let run = world.ask("echo");
+    let stays = world.attach(with_schema(2, 2));
+    let (blocks, _) = world.ask_and_see(ask("echo").timeout(600 * SECOND));
+    judged(&mut world, blocks, 2, true);
+    assert_eq!(world.run_in(stays), Some(blocks));
+    judged(&mut world, run, 2, true);
+    for schema in 3..50 {
+        let (slot, actions) = world.attach_and_see(with_schema(schema, 1));
+        assert_eq!(judges(&actions), [(run, schema)], "only the new one");
+        judged(&mut world, run, schema, false);
+        world.lose(slot);
+        let kept = world.core.runs[&run].judgements.len();
+        assert!(kept <= world.core.limits.agent_classes, "{kept}");
+    }
+    world.reply(stays);
+    assert_eq!(world.run_in(stays), Some(run));
+}
+
+#[test]
 fn other_content_types_pass_as_bytes() {
     let mut world = World::new();
     let slot = world.attach(with_schema(1, 1));
@@ -209,7 +232,7 @@ fn a_request_too_large_for_every_slot_is_refused_with_both_sizes() {
     }
     let (run, actions) = world.ask_and_see(ask("echo").bytes(4000));
     assert!(deliveries(&actions).is_empty());
-    world.assert_failed(run, Code::PayloadTooLarge, &["4512 bytes", "at most 3000"]);
+    world.assert_failed(run, Code::PayloadTooLarge, &["4532 bytes", "at most 3000"]);
     assert!(!world.failure(run).retryable);
 }
 
