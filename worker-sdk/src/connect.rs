@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tonic::transport::{Channel, Endpoint};
 
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, Remote};
 
 pub(crate) use address::Address;
 pub(crate) use link::Link;
@@ -57,7 +57,7 @@ pub(crate) async fn connect(address: &Address) -> Result<Channel, Error> {
     endpoint(address)?
         .connect()
         .await
-        .map_err(|error| unreachable_at(address, error))
+        .map_err(|error| unreachable_at(address, Some(&error)))
 }
 
 /// Connects at the first call, and again at the first one after the connection broke.
@@ -65,14 +65,18 @@ pub(crate) fn connect_lazily(address: &Address) -> Result<Channel, Error> {
     Ok(endpoint(address)?.connect_lazy())
 }
 
+/// `outermost` is what the transport said.
 pub(crate) fn unreachable_at(
     address: &Address,
-    source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    outermost: Option<&(dyn std::error::Error + 'static)>,
 ) -> Error {
-    Error::new(
+    let error = Error::new(
         ErrorKind::Unreachable,
         format!("no harness answers at {address}"),
     )
-    .with_retry(true, None)
-    .with_source(source)
+    .with_retry(true, None);
+    match Remote::chain(outermost) {
+        Some(source) => error.with_source(source),
+        None => error,
+    }
 }

@@ -1,27 +1,31 @@
 //! What an agent is given beside the request.
 //!
 //! Owns [`Context`]: the deadline, cancellation, output, progress, metadata and asking other
-//! agents. It reaches the call only through [`sink`], so the same context works without a harness
+//! agents. It reaches the call only through `sink`, so the same context works without a harness
 //! ([`crate::testing`]). It decides nothing: the harness keeps the deadline.
 
 mod blocking;
+mod cancel;
+mod facts;
 mod sink;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::client::{Ask, Harness};
 use crate::error::{Error, ErrorKind};
 use crate::payload::{FromPayload, IntoPayload};
-use crate::session::{Delivery, Entry};
+use crate::session::Entry;
 
 pub use blocking::BlockingContext;
+pub(crate) use cancel::Cancel;
+pub use cancel::{CancelReason, Hold};
+pub(crate) use facts::Facts;
+pub use facts::{Caller, LogLevel, Trace};
 pub(crate) use sink::{Append, Recording, Sink};
 
 /// What an agent is given beside the request. Cheap to clone; clones are the same context.
@@ -47,126 +51,6 @@ struct Inner {
     holds: TaskTracker,
     harness: Option<Harness>,
 }
-
-/// What came with the request.
-#[derive(Debug, Clone)]
-pub(crate) struct Facts {
-    pub(crate) run_id: String,
-    pub(crate) attempt: u32,
-    pub(crate) deadline: Instant,
-    pub(crate) durable: bool,
-    pub(crate) metadata: HashMap<String, String>,
-    pub(crate) caller: Caller,
-    pub(crate) depth: u32,
-    pub(crate) trace: Trace,
-    pub(crate) idempotency_key: String,
-}
-
-impl Facts {
-    pub(crate) fn new(now: Instant, delivery: &Delivery) -> Self {
-        Self {
-            run_id: delivery.lease.held.run_id.clone(),
-            attempt: delivery.lease.held.attempt,
-            deadline: now + delivery.time_left,
-            durable: delivery.durable,
-            metadata: delivery.metadata.clone(),
-            caller: Caller {
-                subject: delivery.caller_subject.clone(),
-                namespace: delivery.namespace.clone(),
-            },
-            depth: delivery.depth,
-            trace: Trace {
-                traceparent: delivery.traceparent.clone(),
-                tracestate: delivery.tracestate.clone(),
-            },
-            idempotency_key: delivery.idempotency_key.clone(),
-        }
-    }
-}
-
-/// Who asked, as the harness established it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Caller {
-    /// The principal; `anonymous` where the harness asks for no credential.
-    pub subject: String,
-    /// The namespace of the run.
-    pub namespace: String,
-}
-
-/// A W3C trace context, passed on unread.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Trace {
-    /// The `traceparent` header value, empty when the caller traced nothing.
-    pub traceparent: String,
-    /// The `tracestate` header value, may be empty.
-    pub tracestate: String,
-}
-
-/// Why a request's work is to stop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum CancelReason {
-    /// The run's deadline passed.
-    DeadlineExceeded,
-    /// The caller hung up or somebody cancelled the run.
-    Cancelled,
-    /// The run went to another worker.
-    Reassigned,
-    /// The harness ended the call for another reason, such as a broken protocol rule.
-    Refused,
-    /// The connection to the harness broke, or the harness is leaving.
-    HarnessLost,
-    /// This worker is being stopped without waiting.
-    Stopping,
-}
-
-impl fmt::Display for CancelReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::DeadlineExceeded => "the run's deadline passed",
-            Self::Cancelled => "the run was cancelled",
-            Self::Reassigned => "the run went to another worker",
-            Self::Refused => "the harness ended the call",
-            Self::HarnessLost => "the harness was lost",
-            Self::Stopping => "the worker is being stopped",
-        })
-    }
-}
-
-/// How much a log line matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    /// For the agent's author.
-    Debug,
-    /// For whoever runs it.
-    Info,
-    /// Something to look at.
-    Warn,
-    /// Something that failed.
-    Error,
-}
-
-/// The flag of one request's cancellation, shared by its context and whoever sets it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Cancel {
-    token: CancellationToken,
-    reason: Arc<OnceLock<CancelReason>>,
-}
-
-impl Cancel {
-    /// The first reason stays.
-    pub(crate) fn set(&self, reason: CancelReason) {
-        // A second reason comes too late to matter.
-        let _ = self.reason.set(reason);
-        self.token.cancel();
-    }
-}
-
-/// Keeps the slot away from the harness while it lives; see [`Context::hold`].
-#[derive(Debug)]
-pub struct Hold(#[expect(dead_code, reason = "held for its drop")] TaskTrackerToken);
 
 impl Context {
     pub(crate) fn new(
@@ -256,7 +140,7 @@ impl Context {
     /// dropped: for a thread, a task or a process that goes on. The harness hears that the work
     /// has stopped, and gives this slot other work, only when all holds are gone.
     pub fn hold(&self) -> Hold {
-        Hold(self.0.holds.token())
+        Hold::new(self.0.holds.token())
     }
 
     /// Sends a piece of output: a value as JSON, or a [`crate::Payload`] as it is. Waits while too

@@ -158,11 +158,30 @@ impl StdError for Error {
     }
 }
 
-/// A cause the peer told of: only its text came.
+/// A cause known only by its text: the peer told it, or it is a type this API does not show.
 #[derive(Debug)]
 pub(crate) struct Remote {
     pub(crate) message: String,
     pub(crate) cause: Option<Box<Remote>>,
+}
+
+impl Remote {
+    /// A chain of causes as text, outermost first: what another library said, without its types.
+    pub(crate) fn chain(outermost: Option<&(dyn StdError + 'static)>) -> Option<Box<Self>> {
+        let mut texts: Vec<String> = Vec::new();
+        let mut next = outermost;
+        while let Some(cause) = next {
+            let text = cause.to_string();
+            if texts.last() != Some(&text) {
+                texts.push(text);
+            }
+            next = cause.source();
+        }
+        let inward = texts.into_iter().rev();
+        inward.fold(None, |cause, message| {
+            Some(Box::new(Self { message, cause }))
+        })
+    }
 }
 
 impl fmt::Display for Remote {

@@ -5,19 +5,23 @@
 //! drives it. A call's session is never reused: what follows the call is in [`Next`].
 #![deny(clippy::wildcard_enum_match_arm)]
 
+#[cfg(test)]
+mod any_order;
 mod end;
+mod event;
 mod frame;
 #[cfg(test)]
 mod tests;
 mod window;
+mod work;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use end::{End, EndCode, Next};
+pub(crate) use event::{Action, Event};
 pub(crate) use frame::{Delivery, Entry, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
 use window::Window;
-
-use crate::context::CancelReason;
+use work::Work;
 
 /// How long a harness may take to welcome a worker.
 pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,52 +29,6 @@ pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// A call on which nothing came for this many intervals is dead.
 const MISSED_HEARTBEATS: u32 = 3;
-
-/// What happens to a call.
-#[derive(Debug)]
-pub(crate) enum Event {
-    Frame(Inbound),
-    /// The call is over, as the transport tells it.
-    Ended(End),
-    /// The agent wants to write an entry. Only while [`Session::takes_appends`].
-    Append {
-        entry: Entry,
-        entry_bytes: u64,
-    },
-    /// The agent is done with the request in hand.
-    Replied(Reply),
-    /// The worker wants to leave.
-    Leave,
-    /// [`Session::next_wake`] has come.
-    Tick,
-}
-
-/// What is to be done.
-#[derive(Debug, PartialEq)]
-pub(crate) enum Action {
-    Send(Outbound),
-    /// The harness took this worker.
-    Welcomed,
-    /// Hand the request to the agent.
-    Start(Box<Delivery>),
-    /// Stop the agent's work now; its reply is no longer wanted.
-    Stop(CancelReason),
-    /// The agent's append was sent.
-    Admit,
-    /// The agent's append is larger than an entry may be.
-    Refuse {
-        entry_bytes: u64,
-        limit: u64,
-    },
-    /// The harness wants this worker gone, on every slot.
-    Drained {
-        reason: String,
-    },
-    /// Nothing more will be sent.
-    HalfClose,
-    /// The call is over; drop both its halves.
-    Over(Next),
-}
 
 /// One call.
 #[derive(Debug)]
@@ -103,17 +61,6 @@ struct Attached {
     last_heard: Instant,
     /// The request answered last and when: its reply may have crossed an end.
     answered: Option<(Lease, Instant)>,
-}
-
-/// The request in hand.
-#[derive(Debug)]
-struct Work {
-    lease: Lease,
-    reply_bytes_max: u64,
-    last_seq: u64,
-    window: Window,
-    /// An append the window had no room for.
-    waiting: Option<(Entry, u64)>,
 }
 
 impl Session {
@@ -169,8 +116,10 @@ impl Session {
             Inbound::Request(delivery) => self.request(now, delivery, actions),
             Inbound::Appended { worker_seq } => self.appended(worker_seq, actions),
             Inbound::Drain { reason } => {
-                actions.push(Action::Drained { reason });
-                self.leave(now, actions);
+                if !matches!(self.state, State::Over) {
+                    actions.push(Action::Drained { reason });
+                    self.leave(now, actions);
+                }
             }
             // A heartbeat has said all it says by coming. Replayed entries belong to steps, which
             // this SDK does not record yet. Kinds of a newer protocol are ignored.
@@ -336,22 +285,5 @@ impl Session {
 impl Attached {
     fn dead_at(&self) -> Instant {
         self.last_heard + self.interval * MISSED_HEARTBEATS
-    }
-}
-
-impl Work {
-    fn send_or_wait(&mut self, entry: Entry, entry_bytes: u64, actions: &mut Vec<Action>) {
-        if !self.window.has_room(entry_bytes) {
-            self.waiting = Some((entry, entry_bytes));
-            return;
-        }
-        self.last_seq += 1;
-        self.window.sent(self.last_seq, entry_bytes);
-        actions.push(Action::Send(Outbound::Append {
-            held: self.lease.held.clone(),
-            worker_seq: self.last_seq,
-            entry,
-        }));
-        actions.push(Action::Admit);
     }
 }

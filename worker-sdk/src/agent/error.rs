@@ -41,7 +41,10 @@ const CAUSES: usize = 8;
 /// assert!(busy.is_retryable());
 /// ```
 #[derive(Debug)]
-pub struct AgentError {
+pub struct AgentError(Box<Inner>);
+
+#[derive(Debug)]
+struct Inner {
     code: ErrorCode,
     error_type: String,
     message: String,
@@ -76,7 +79,7 @@ impl AgentError {
     /// An error of a type of the agent's own, such as `RateLimited`. Not retryable unless
     /// [`AgentError::retryable`] says so.
     pub fn new(error_type: impl Into<String>, message: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Inner {
             code: ErrorCode::Agent,
             error_type: error_type.into(),
             message: message.into(),
@@ -84,29 +87,28 @@ impl AgentError {
             retry_after: None,
             details: None,
             cause: None,
-        }
+        }))
     }
 
     /// The request is one this agent cannot take; the caller gets INVALID_REQUEST and it is never
     /// retried.
     pub fn invalid_request(message: impl Into<String>) -> Self {
-        Self {
-            code: ErrorCode::InvalidRequest,
-            ..Self::new("", message)
-        }
+        let mut error = Self::new("", message);
+        error.0.code = ErrorCode::InvalidRequest;
+        error
     }
 
     /// Says that asking the same again can help.
     #[must_use]
     pub fn retryable(mut self) -> Self {
-        self.retryable = true;
+        self.0.retryable = true;
         self
     }
 
     /// The least time to wait before asking again.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
-        self.retry_after = Some(wait);
+        self.0.retry_after = Some(wait);
         self
     }
 
@@ -123,48 +125,50 @@ impl AgentError {
     /// Details of any media type.
     #[must_use]
     pub fn details_payload(mut self, details: Payload) -> Self {
-        self.details = Some(details);
+        self.0.details = Some(details);
         self
     }
 
     /// What caused it.
     #[must_use]
     pub fn cause(mut self, cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        self.cause = Some(cause.into());
+        self.0.cause = Some(cause.into());
         self
     }
 
     /// The agent's own type, empty for [`AgentError::invalid_request`].
     pub fn error_type(&self) -> &str {
-        &self.error_type
+        &self.0.error_type
     }
 
     /// The message, without its causes.
     pub fn message(&self) -> &str {
-        &self.message
+        &self.0.message
     }
 
     /// Whether asking the same again can help.
     pub fn is_retryable(&self) -> bool {
-        self.retryable
+        self.0.retryable
     }
 
     /// Whether the caller gets INVALID_REQUEST.
     pub fn is_invalid_request(&self) -> bool {
-        self.code == ErrorCode::InvalidRequest
+        self.0.code == ErrorCode::InvalidRequest
     }
 
     /// What caused it.
     pub fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.cause
+        self.0
+            .cause
             .as_deref()
             .map(|cause| cause as &(dyn StdError + 'static))
     }
 
     pub(crate) fn into_parts(self) -> ErrorParts {
+        let inner = *self.0;
         let mut truncated = false;
         let mut causes = Vec::new();
-        let mut next = self
+        let mut next = inner
             .cause
             .as_deref()
             .map(|cause| cause as &(dyn StdError + 'static));
@@ -176,18 +180,18 @@ impl AgentError {
             causes.push(cut(cause.to_string(), CAUSE_BYTES, &mut truncated));
             next = cause.source();
         }
-        let details = self.details.filter(|details| {
+        let details = inner.details.filter(|details| {
             details.data().len() <= DETAILS_BYTES || {
                 truncated = true;
                 false
             }
         });
         ErrorParts {
-            code: self.code,
-            error_type: cut(self.error_type, TYPE_BYTES, &mut truncated),
-            message: cut(self.message, MESSAGE_BYTES, &mut truncated),
-            retryable: self.retryable,
-            retry_after: self.retry_after,
+            code: inner.code,
+            error_type: cut(inner.error_type, TYPE_BYTES, &mut truncated),
+            message: cut(inner.message, MESSAGE_BYTES, &mut truncated),
+            retryable: inner.retryable,
+            retry_after: inner.retry_after,
             details,
             causes,
             truncated,
@@ -210,7 +214,7 @@ fn cut(mut text: String, bytes_max: usize, truncated: &mut bool) -> String {
 
 impl fmt::Display for AgentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.0.message)
     }
 }
 
@@ -221,11 +225,8 @@ impl<E: StdError + Send + Sync + 'static> From<E> for AgentError {
         if let Some(asked) = (&error as &dyn Any).downcast_ref::<Error>() {
             return from_asked(asked);
         }
-        let name = std::any::type_name::<E>();
-        let name = name.split('<').next().unwrap_or(name);
-        let name = name.rsplit("::").next().unwrap_or(name);
-        let mut parts = Self::new(name, error.to_string());
-        parts.cause = told(error.source());
+        let mut parts = Self::new(type_name::<E>(), error.to_string());
+        parts.0.cause = cause_of(error.source());
         parts
     }
 }
@@ -236,23 +237,28 @@ fn from_asked(asked: &Error) -> AgentError {
         _ => asked.code_name(),
     };
     let mut error = AgentError::new(error_type, asked.message());
-    error.retryable = asked.retryable();
-    error.retry_after = asked.retry_after();
-    error.details = asked.details().cloned();
-    error.cause = told(asked.source());
+    error.0.retryable = asked.retryable();
+    error.0.retry_after = asked.retry_after();
+    error.0.details = asked.details().cloned();
+    error.0.cause = cause_of(asked.source());
     error
 }
 
-/// A chain of causes known only by their texts, outermost first.
-fn told(outermost: Option<&(dyn StdError + 'static)>) -> Option<Box<dyn StdError + Send + Sync>> {
-    let mut causes = Vec::new();
-    let mut next = outermost;
-    while let Some(cause) = next {
-        causes.push(cause.to_string());
-        next = cause.source();
+fn cause_of(
+    outermost: Option<&(dyn StdError + 'static)>,
+) -> Option<Box<dyn StdError + Send + Sync>> {
+    Remote::chain(outermost).map(|chain| chain as Box<dyn StdError + Send + Sync>)
+}
+
+/// The name of an error's type without path or generics; a bare `Error` keeps what it is of, as
+/// in `io::Error`.
+fn type_name<E>() -> String {
+    let path = std::any::type_name::<E>();
+    let path = path.split('<').next().unwrap_or(path);
+    let mut segments = path.rsplit("::");
+    let name = segments.next().unwrap_or(path);
+    match segments.find(|segment| *segment != "error") {
+        Some(of) if name == "Error" => format!("{of}::{name}"),
+        Some(_) | None => name.to_owned(),
     }
-    let chain = causes.into_iter().rev().fold(None, |cause, message| {
-        Some(Box::new(Remote { message, cause }))
-    });
-    chain.map(|chain| chain as Box<dyn StdError + Send + Sync>)
 }

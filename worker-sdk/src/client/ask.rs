@@ -10,6 +10,7 @@ use std::pin::Pin;
 use std::time::{Duration, Instant};
 
 use harness_proto::v1;
+use serde::Serialize;
 use tonic::Request;
 
 use super::Harness;
@@ -37,7 +38,7 @@ pub struct Ask<R> {
 }
 
 /// What an agent answered.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Answer<T> {
     /// The run, a UUIDv7 in its 36 character form.

@@ -83,7 +83,7 @@ impl Link {
     /// Logs once that the harness is away.
     pub(crate) fn away(&self, why: &str) {
         if !self.away.swap(true, Ordering::Relaxed) {
-            warn!(address = %self.address, why, "the harness is away; trying until it is back");
+            warn!(address = %self.address, why, "the harness is away; trying to reach it");
         }
     }
 

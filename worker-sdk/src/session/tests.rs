@@ -1,1 +1,554 @@
+//! Every event in every state, and the rules that need more than one.
 
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use super::*;
+use crate::agent::AgentError;
+use crate::payload::Payload;
+
+pub(super) const INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const LIMITS: Limits = Limits {
+    unacked_entries: 2,
+    unacked_bytes: 100,
+    payload_bytes: 1000,
+    entry_bytes: 500,
+};
+
+/// The states a call can be in, as tests reach them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum In {
+    Greeting,
+    Ready,
+    Answered,
+    Busy,
+    Waiting,
+    BusyLeaving,
+    Closing,
+    Over,
+}
+
+const STATES: [In; 8] = [
+    In::Greeting,
+    In::Ready,
+    In::Answered,
+    In::Busy,
+    In::Waiting,
+    In::BusyLeaving,
+    In::Closing,
+    In::Over,
+];
+
+fn lease() -> Lease {
+    Lease {
+        held: Held {
+            run_id: "run".to_owned(),
+            attempt: 3,
+        },
+        token: Bytes::from_static(b"0123456789abcdef"),
+    }
+}
+
+pub(super) fn delivery() -> Inbound {
+    Inbound::Request(Box::new(Delivery {
+        lease: lease(),
+        payload: Payload::json(&1).unwrap(),
+        time_left: Duration::from_secs(60),
+        max_reply_bytes: 0,
+        durable: false,
+        metadata: Default::default(),
+        caller_subject: String::new(),
+        namespace: String::new(),
+        depth: 0,
+        traceparent: String::new(),
+        tracestate: String::new(),
+        idempotency_key: String::new(),
+    }))
+}
+
+pub(super) fn welcome() -> Inbound {
+    Inbound::Welcome(Welcome {
+        heartbeat_interval: INTERVAL,
+        limits: LIMITS,
+    })
+}
+
+fn entry() -> Entry {
+    Entry::Log {
+        level: crate::context::LogLevel::Info,
+        message: "line".to_owned(),
+    }
+}
+
+pub(super) fn append(entry_bytes: u64) -> Event {
+    Event::Append {
+        entry: entry(),
+        entry_bytes,
+    }
+}
+
+pub(super) fn replied() -> Event {
+    Event::Replied(Reply::Value(Payload::json(&2).unwrap()))
+}
+
+pub(super) fn end(code: EndCode, reason: Option<&str>) -> End {
+    End {
+        code,
+        reason: reason.map(str::to_owned),
+        message: "why".to_owned(),
+        retry_after: None,
+    }
+}
+
+fn session(state: In, now: Instant) -> Session {
+    let mut session = Session::new(now);
+    let events = match state {
+        In::Greeting => vec![],
+        In::Ready => vec![Event::Frame(welcome())],
+        In::Answered => vec![Event::Frame(welcome()), Event::Frame(delivery()), replied()],
+        In::Busy => vec![Event::Frame(welcome()), Event::Frame(delivery())],
+        In::Waiting => {
+            vec![
+                Event::Frame(welcome()),
+                Event::Frame(delivery()),
+                append(80),
+                append(80),
+            ]
+        }
+        In::BusyLeaving => vec![
+            Event::Frame(welcome()),
+            Event::Frame(delivery()),
+            Event::Leave,
+        ],
+        In::Closing => vec![Event::Frame(welcome()), Event::Leave],
+        In::Over => vec![
+            Event::Frame(welcome()),
+            Event::Ended(end(EndCode::Unavailable, None)),
+        ],
+    };
+    for event in events {
+        session.apply(now, event);
+    }
+    session
+}
+
+/// The actions in short, so that a table fits on a page.
+fn names(actions: &[Action]) -> Vec<String> {
+    actions.iter().map(name).collect()
+}
+
+fn name(action: &Action) -> String {
+    match action {
+        Action::Send(Outbound::Heartbeat { held: None }) => "idle heartbeat".to_owned(),
+        Action::Send(Outbound::Heartbeat { held: Some(_) }) => "busy heartbeat".to_owned(),
+        Action::Send(Outbound::Append { worker_seq, .. }) => format!("append {worker_seq}"),
+        Action::Send(Outbound::Reply {
+            worker_seq, reply, ..
+        }) => match reply {
+            Reply::Value(_) => format!("value {worker_seq}"),
+            Reply::Error(error) => format!("error {worker_seq} {}", error.error_type),
+        },
+        Action::Send(Outbound::Leave) => "leave".to_owned(),
+        Action::Welcomed => "welcomed".to_owned(),
+        Action::Start(_) => "start".to_owned(),
+        Action::Stop(reason) => format!("stop {reason:?}"),
+        Action::Admit => "admit".to_owned(),
+        Action::Refuse { entry_bytes, limit } => format!("refuse {entry_bytes}>{limit}"),
+        Action::Drained { .. } => "drained".to_owned(),
+        Action::HalfClose => "half-close".to_owned(),
+        Action::Over(next) => match next {
+            Next::AtOnce { released } => format!("at once{}", said(released)),
+            Next::BackOff { released, away, .. } => {
+                format!(
+                    "back off{}{}",
+                    said(released),
+                    if *away { " away" } else { "" }
+                )
+            }
+            Next::Left => "left".to_owned(),
+            Next::Drained => "gone".to_owned(),
+            Next::GiveUp(_) => "give up".to_owned(),
+        },
+    }
+}
+
+fn said(released: &Option<Lease>) -> &'static str {
+    if released.is_some() { " released" } else { "" }
+}
+
+/// What one event does in every state, in the order of [`STATES`].
+fn row(what: &str, event: impl Fn() -> Event, expected: [&str; 8]) {
+    let now = Instant::now();
+    for (state, expected) in STATES.into_iter().zip(expected) {
+        let actions = session(state, now).apply(now, event());
+        assert_eq!(names(&actions).join(", "), expected, "{what} in {state:?}");
+    }
+}
+
+#[test]
+fn every_frame_in_every_state() {
+    row(
+        "welcome",
+        || Event::Frame(welcome()),
+        [
+            "welcomed",
+            "back off away",
+            "back off released away",
+            "stop HarnessLost, back off released away",
+            "stop HarnessLost, back off released away",
+            "stop HarnessLost, back off released away",
+            "welcomed",
+            "",
+        ],
+    );
+    row(
+        "request",
+        || Event::Frame(delivery()),
+        [
+            "back off away",
+            "busy heartbeat, start",
+            "busy heartbeat, start",
+            "stop HarnessLost, back off released away",
+            "stop HarnessLost, back off released away",
+            "stop HarnessLost, back off released away",
+            "",
+            "",
+        ],
+    );
+    row(
+        "appended",
+        || Event::Frame(Inbound::Appended { worker_seq: 1 }),
+        ["", "", "", "", "append 2, admit", "", "", ""],
+    );
+    row(
+        "drain",
+        || {
+            Event::Frame(Inbound::Drain {
+                reason: "bye".to_owned(),
+            })
+        },
+        [
+            "drained, leave, half-close",
+            "drained, leave, half-close",
+            "drained, leave, half-close",
+            "drained, leave",
+            "drained, leave",
+            "drained",
+            "drained",
+            "",
+        ],
+    );
+    for frame in [Inbound::Heartbeat, Inbound::Entry, Inbound::Unknown] {
+        row(
+            "a frame that asks for nothing",
+            || Event::Frame(frame.clone()),
+            [""; 8],
+        );
+    }
+}
+
+#[test]
+fn every_event_of_this_side_in_every_state() {
+    row(
+        "leave",
+        || Event::Leave,
+        [
+            "leave, half-close",
+            "leave, half-close",
+            "leave, half-close",
+            "leave",
+            "leave",
+            "",
+            "",
+            "",
+        ],
+    );
+    row(
+        "reply",
+        replied,
+        [
+            "",
+            "",
+            "",
+            "value 1",
+            "value 2",
+            "value 1, half-close",
+            "",
+            "",
+        ],
+    );
+    row(
+        "append",
+        || append(10),
+        [
+            "",
+            "",
+            "",
+            "append 1, admit",
+            "append 2, admit",
+            "append 1, admit",
+            "",
+            "",
+        ],
+    );
+    row(
+        "too large an append",
+        || append(501),
+        [
+            "",
+            "",
+            "",
+            "refuse 501>500",
+            "refuse 501>500",
+            "refuse 501>500",
+            "",
+            "",
+        ],
+    );
+    row("a tick too early", || Event::Tick, [""; 8]);
+}
+
+#[test]
+fn every_end_in_every_state() {
+    let lost = [
+        "back off away",
+        "back off away",
+        "back off released away",
+        "stop HarnessLost, back off released away",
+        "stop HarnessLost, back off released away",
+        "stop HarnessLost, back off released away",
+        "left",
+        "",
+    ];
+    row(
+        "our unavailable",
+        || Event::Ended(end(EndCode::Unavailable, Some("LEAVING"))),
+        lost,
+    );
+    for code in [
+        EndCode::Unavailable,
+        EndCode::Cancelled,
+        EndCode::Ok,
+        EndCode::Other,
+    ] {
+        row("a transport's end", || Event::Ended(end(code, None)), lost);
+    }
+    for (code, why) in [
+        (EndCode::DeadlineExceeded, "DeadlineExceeded"),
+        (EndCode::Cancelled, "Cancelled"),
+        (EndCode::Aborted, "Reassigned"),
+    ] {
+        let stop = format!("stop {why}, at once released");
+        row(
+            "told to stop",
+            || Event::Ended(end(code, Some("REASON"))),
+            [
+                "back off",
+                "back off",
+                "at once released",
+                &stop,
+                &stop,
+                &stop,
+                "left",
+                "",
+            ],
+        );
+    }
+}
+
+#[test]
+fn every_refusal_in_every_state() {
+    row(
+        "refused",
+        || Event::Ended(end(EndCode::InvalidArgument, Some("SEQ_GAP"))),
+        [
+            "give up",
+            "back off",
+            "back off released",
+            "stop Refused, back off released",
+            "stop Refused, back off released",
+            "stop Refused, back off released",
+            "left",
+            "",
+        ],
+    );
+    row(
+        "drained",
+        || Event::Ended(end(EndCode::FailedPrecondition, Some("DRAINED"))),
+        [
+            "gone",
+            "gone",
+            "gone",
+            "stop Refused, gone",
+            "stop Refused, gone",
+            "stop Refused, gone",
+            "left",
+            "",
+        ],
+    );
+}
+
+#[test]
+fn only_the_listed_ends_before_a_welcome_are_for_good() {
+    let now = Instant::now();
+    for (code, for_good) in [
+        (EndCode::Unauthenticated, true),
+        (EndCode::PermissionDenied, true),
+        (EndCode::FailedPrecondition, true),
+        (EndCode::InvalidArgument, true),
+        (EndCode::Unimplemented, true),
+        (EndCode::Ok, false),
+        (EndCode::Cancelled, false),
+        (EndCode::DeadlineExceeded, false),
+        (EndCode::Aborted, false),
+        (EndCode::Unavailable, false),
+        (EndCode::ResourceExhausted, false),
+        (EndCode::Other, false),
+    ] {
+        let actions = session(In::Greeting, now).apply(now, Event::Ended(end(code, Some("R"))));
+        let [Action::Over(next)] = actions.as_slice() else {
+            panic!("{code:?}: {actions:?}");
+        };
+        assert_eq!(matches!(next, Next::GiveUp(_)), for_good, "{code:?}");
+    }
+}
+
+#[test]
+fn heartbeats_come_at_the_interval_and_name_what_is_in_hand() {
+    let start = Instant::now();
+    for (state, beat) in [(In::Ready, "idle heartbeat"), (In::Busy, "busy heartbeat")] {
+        let mut session = session(state, start);
+        let mut now = start;
+        for _ in 0..5 {
+            assert_eq!(session.next_wake(), Some(now + INTERVAL));
+            now += INTERVAL;
+            session.apply(now, Event::Frame(Inbound::Heartbeat));
+            assert_eq!(names(&session.apply(now, Event::Tick)), [beat]);
+        }
+    }
+}
+
+#[test]
+fn three_silent_intervals_are_the_end_of_a_call() {
+    let start = Instant::now();
+    for (state, over) in [
+        (In::Ready, "back off away"),
+        (In::Busy, "stop HarnessLost, back off released away"),
+    ] {
+        let mut session = session(state, start);
+        for beat in 1..3 {
+            session.apply(start + INTERVAL * beat, Event::Tick);
+        }
+        let actions = session.apply(start + INTERVAL * 3, Event::Tick);
+        assert_eq!(names(&actions).join(", "), over);
+        assert_eq!(session.next_wake(), None);
+    }
+}
+
+#[test]
+fn a_harness_that_neither_welcomes_nor_closes_is_not_waited_for() {
+    let start = Instant::now();
+    let actions = session(In::Greeting, start).apply(start + WELCOME_TIMEOUT, Event::Tick);
+    assert_eq!(names(&actions), ["back off away"]);
+    let actions = session(In::Closing, start).apply(start + CLOSE_TIMEOUT, Event::Tick);
+    assert_eq!(names(&actions), ["left"]);
+}
+
+#[test]
+fn the_window_holds_entries_and_bytes_and_lets_a_large_one_go_alone() {
+    let now = Instant::now();
+    let mut session = session(In::Busy, now);
+    assert_eq!(
+        names(&session.apply(now, append(10))),
+        ["append 1", "admit"]
+    );
+    assert_eq!(
+        names(&session.apply(now, append(10))),
+        ["append 2", "admit"]
+    );
+    assert!(session.takes_appends());
+    assert!(
+        names(&session.apply(now, append(400))).is_empty(),
+        "two entries are out"
+    );
+    assert!(!session.takes_appends());
+    let appended = |worker_seq| Event::Frame(Inbound::Appended { worker_seq });
+    assert!(
+        names(&session.apply(now, appended(1))).is_empty(),
+        "400 bytes go alone"
+    );
+    assert_eq!(
+        names(&session.apply(now, appended(2))),
+        ["append 3", "admit"]
+    );
+    assert!(
+        names(&session.apply(now, append(1))).is_empty(),
+        "nothing beside it"
+    );
+    assert_eq!(
+        names(&session.apply(now, replied())),
+        ["value 4"],
+        "a reply is exempt"
+    );
+}
+
+#[test]
+fn numbers_start_at_one_in_each_attempt() {
+    let now = Instant::now();
+    let mut session = session(In::Busy, now);
+    session.apply(now, append(10));
+    assert_eq!(names(&session.apply(now, replied())), ["value 2"]);
+    session.apply(now, Event::Frame(delivery()));
+    assert_eq!(
+        names(&session.apply(now, append(10))),
+        ["append 1", "admit"]
+    );
+}
+
+#[test]
+fn a_reply_over_its_limit_becomes_an_error_with_both_sizes() {
+    let now = Instant::now();
+    let mut session = session(In::Busy, now);
+    let reply = Reply::Value(Payload::new("text/plain", vec![b'x'; 1001]));
+    let actions = session.apply(now, Event::Replied(reply));
+    let [
+        Action::Send(Outbound::Reply {
+            reply: Reply::Error(error),
+            ..
+        }),
+    ] = actions.as_slice()
+    else {
+        panic!("{actions:?}");
+    };
+    assert!(
+        error.message.contains("1001") && error.message.contains("1000"),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_stop_that_crossed_the_reply_is_answered_only_while_it_can_have_crossed() {
+    let start = Instant::now();
+    let stop = || Event::Ended(end(EndCode::DeadlineExceeded, Some("DEADLINE")));
+    let actions = session(In::Answered, start).apply(start + INTERVAL * 2, stop());
+    assert_eq!(names(&actions), ["at once released"]);
+    let later = start + INTERVAL * 2 + Duration::from_millis(1);
+    let actions = session(In::Answered, start).apply(later, stop());
+    assert_eq!(names(&actions), ["back off"]);
+}
+
+#[test]
+fn an_agent_error_keeps_what_the_agent_said() {
+    let error = AgentError::new("RateLimited", "slow down")
+        .retryable()
+        .retry_after(Duration::from_secs(2))
+        .cause(std::io::Error::other("socket"));
+    let Reply::Error(parts) = Reply::from(error) else {
+        panic!("an error");
+    };
+    assert_eq!(parts.error_type, "RateLimited");
+    assert!(parts.retryable && !parts.truncated);
+    assert_eq!(parts.retry_after, Some(Duration::from_secs(2)));
+    assert_eq!(parts.causes, ["socket"]);
+}

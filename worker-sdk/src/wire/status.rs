@@ -116,7 +116,7 @@ pub(crate) fn caller_error(address: &Address, status: Status) -> Error {
         return error_in(told, kind_of(status.code()));
     }
     if in_chain::<ConnectError>(&status) {
-        return unreachable_at(address, innermost(status));
+        return unreachable_at(address, status.source());
     }
     let kind = if in_chain::<TimeoutExpired>(&status)
         || (status.code() == Code::Cancelled && status.message() == TIMEOUT_EXPIRED)
@@ -136,9 +136,9 @@ pub(crate) fn caller_error(address: &Address, status: Status) -> Error {
         .and_then(|info| info.retry_delay);
     let retryable = kind == ErrorKind::Transport && status.code() == Code::Unavailable;
     let error = Error::new(kind, message).with_retry(retryable, retry_after);
-    match innermost(status) {
-        source if source.message.is_empty() || source.message == error.message() => error,
-        source => error.with_source(source),
+    match Remote::chain(status.source()) {
+        Some(source) if source.message != error.message() => error.with_source(source),
+        Some(_) | None => error,
     }
 }
 
@@ -154,29 +154,6 @@ fn in_chain<T: StdError + 'static>(status: &Status) -> bool {
         next = cause.source();
     }
     false
-}
-
-/// The chain below a status as text, so that no type of the transport's can be seen.
-fn innermost(status: Status) -> Remote {
-    let mut texts: Vec<String> = Vec::new();
-    let mut next = status.source();
-    while let Some(cause) = next {
-        let text = cause.to_string();
-        if texts.last() != Some(&text) {
-            texts.push(text);
-        }
-        next = cause.source();
-    }
-    let chain = texts.into_iter().rev().fold(None, |cause, message| {
-        Some(Box::new(Remote { message, cause }))
-    });
-    chain.map_or_else(
-        || Remote {
-            message: status.message().to_owned(),
-            cause: None,
-        },
-        |chain| *chain,
-    )
 }
 
 /// The `harness.v1.Error` among the details.

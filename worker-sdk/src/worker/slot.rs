@@ -17,8 +17,9 @@ use crate::wire;
 
 /// A call that lasted this long makes the next wait a short one again.
 const STEADY: Duration = Duration::from_secs(5);
-/// How long a leaving worker tries to say that cancelled work has stopped.
-const LAST_WORD: Duration = Duration::from_secs(5);
+/// How long a leaving worker tries to reach a harness to which it has to say that cancelled work
+/// has stopped.
+const LAST_WORD: Duration = Duration::from_secs(2);
 
 pub(super) async fn run(shared: Arc<Shared>) -> Result<(), Error> {
     let mut slot = Slot {
@@ -30,10 +31,8 @@ pub(super) async fn run(shared: Arc<Shared>) -> Result<(), Error> {
         let leaving = slot.shared.leaving.is_cancelled();
         let ended = match (leaving, slot.released.is_some()) {
             (true, false) => return Ok(()),
-            (true, true) => {
-                let last = tokio::time::timeout(LAST_WORD, slot.one_call()).await;
-                return last.map_or(Ok(()), |ended| ended.map(|_| ()));
-            }
+            // The one try to say that cancelled work has stopped.
+            (true, true) => return slot.one_call().await.map(|_| ()),
             (false, _) => slot.one_call().await?,
         };
         if ended {
@@ -55,7 +54,7 @@ impl Slot {
         let shared = Arc::clone(&self.shared);
         let (number, channel) = tokio::select! {
             channel = shared.link.channel() => channel?,
-            () = shared.leaving.cancelled(), if self.released.is_none() => return Ok(true),
+            () = self.left_alone() => return Ok(true),
         };
         let opened = Instant::now();
         let ended = call::run(&shared, channel, self.released.clone()).await;
@@ -95,6 +94,14 @@ impl Slot {
             Next::GiveUp(end) => return Err(wire::status::refusal(end)),
         }
         Ok(false)
+    }
+
+    /// Waits until this slot need not reach the harness any more.
+    async fn left_alone(&self) {
+        self.shared.leaving.cancelled().await;
+        if self.released.is_some() {
+            tokio::time::sleep(LAST_WORD).await;
+        }
     }
 
     /// Waits before the next call, but not when the worker leaves.

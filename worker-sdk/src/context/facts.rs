@@ -1,0 +1,77 @@
+//! What comes with a request.
+//!
+//! Owns plain data; nothing of it changes while the request is worked on.
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use crate::session::Delivery;
+
+/// What came with the request.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    pub(crate) run_id: String,
+    pub(crate) attempt: u32,
+    pub(crate) deadline: Instant,
+    pub(crate) durable: bool,
+    pub(crate) metadata: HashMap<String, String>,
+    pub(crate) caller: Caller,
+    pub(crate) depth: u32,
+    pub(crate) trace: Trace,
+    pub(crate) idempotency_key: String,
+}
+
+impl Facts {
+    pub(crate) fn new(now: Instant, delivery: &Delivery) -> Self {
+        Self {
+            run_id: delivery.lease.held.run_id.clone(),
+            attempt: delivery.lease.held.attempt,
+            deadline: now + delivery.time_left,
+            durable: delivery.durable,
+            metadata: delivery.metadata.clone(),
+            caller: Caller {
+                subject: delivery.caller_subject.clone(),
+                namespace: delivery.namespace.clone(),
+            },
+            depth: delivery.depth,
+            trace: Trace {
+                traceparent: delivery.traceparent.clone(),
+                tracestate: delivery.tracestate.clone(),
+            },
+            idempotency_key: delivery.idempotency_key.clone(),
+        }
+    }
+}
+
+/// Who asked, as the harness established it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Caller {
+    /// The principal; `anonymous` where the harness asks for no credential.
+    pub subject: String,
+    /// The namespace of the run.
+    pub namespace: String,
+}
+
+/// A W3C trace context, passed on unread.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Trace {
+    /// The `traceparent` header value, empty when the caller traced nothing.
+    pub traceparent: String,
+    /// The `tracestate` header value, may be empty.
+    pub tracestate: String,
+}
+
+/// How much a log line matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogLevel {
+    /// For the agent's author.
+    Debug,
+    /// For whoever runs it.
+    Info,
+    /// Something to look at.
+    Warn,
+    /// Something that failed.
+    Error,
+}

@@ -1,0 +1,322 @@
+//! A harness whose every frame is the test's own.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use harness_proto::v1;
+use harness_proto::v1::attach_request::Frame as In;
+use harness_proto::v1::attach_response::Frame as Out;
+use harness_proto::v1::run_service_server::{RunService, RunServiceServer};
+use harness_proto::v1::worker_service_server::{WorkerService, WorkerServiceServer};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::Server;
+use tonic::{Code, Request, Response, Status, Streaming};
+use tonic_types::{ErrorDetails, StatusExt};
+
+/// The longest a test waits for anything.
+pub(crate) const BOUND: Duration = Duration::from_secs(20);
+
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    match tokio::time::timeout(BOUND, future).await {
+        Ok(value) => value,
+        Err(_) => panic!("no {what} within {BOUND:?}"),
+    }
+}
+
+/// A listening harness. Dropping it stops accepting.
+pub(crate) struct Fake {
+    pub(crate) address: String,
+    calls: mpsc::Receiver<Call>,
+    pub(crate) asks: mpsc::Receiver<Asked>,
+    server: JoinHandle<()>,
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.server.abort();
+    }
+}
+
+impl Fake {
+    pub(crate) async fn start() -> Self {
+        Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap())
+    }
+
+    pub(crate) fn on(listener: TcpListener) -> Self {
+        let address = format!("http://{}", listener.local_addr().unwrap());
+        Self::over(address, TcpListenerStream::new(listener))
+    }
+
+    pub(crate) fn over<S, C, E>(address: String, incoming: S) -> Self
+    where
+        S: tokio_stream::Stream<Item = Result<C, E>> + Send + 'static,
+        C: tokio::io::AsyncRead
+            + tokio::io::AsyncWrite
+            + tonic::transport::server::Connected
+            + Unpin
+            + Send
+            + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>> + Send + 'static,
+        C::ConnectInfo: Clone + Send + Sync + 'static,
+    {
+        let (called, calls) = mpsc::channel(2000);
+        let (asked, asks) = mpsc::channel(16);
+        let server = Server::builder()
+            .max_concurrent_streams(2000)
+            .add_service(WorkerServiceServer::new(Attaching { called }))
+            .add_service(RunServiceServer::new(Asking { asked }));
+        let server = tokio::spawn(async move {
+            server.serve_with_incoming(incoming).await.unwrap();
+        });
+        Self {
+            address,
+            calls,
+            asks,
+            server,
+        }
+    }
+
+    /// The next call, its hello read.
+    pub(crate) async fn call(&mut self) -> Call {
+        within("call", self.calls.recv()).await.unwrap()
+    }
+
+    /// The next call, welcomed.
+    pub(crate) async fn welcomed(&mut self) -> Call {
+        let mut call = self.call().await;
+        call.welcome().await;
+        call
+    }
+
+    /// Whether a call has come that nobody took yet.
+    pub(crate) fn has_call(&self) -> bool {
+        !self.calls.is_empty()
+    }
+}
+
+/// One Attach call, from the harness's side.
+pub(crate) struct Call {
+    pub(crate) hello: v1::Hello,
+    frames: Streaming<v1::AttachRequest>,
+    answers: mpsc::Sender<Result<v1::AttachResponse, Status>>,
+}
+
+impl Call {
+    pub(crate) async fn send(&self, frame: Out) {
+        let frame = v1::AttachResponse { frame: Some(frame) };
+        self.answers.send(Ok(frame)).await.unwrap();
+    }
+
+    pub(crate) async fn welcome(&mut self) {
+        self.welcome_with(Duration::from_secs(5), v1::SlotLimits::default())
+            .await;
+    }
+
+    pub(crate) async fn welcome_with(&mut self, interval: Duration, limits: v1::SlotLimits) {
+        let welcome = v1::Welcome {
+            slot_id: 1,
+            server_id: "fake".to_owned(),
+            heartbeat_interval: Some(interval.try_into().unwrap()),
+            limits: Some(limits),
+            ..Default::default()
+        };
+        self.send(Out::Welcome(welcome)).await;
+    }
+
+    /// Sends a request and takes its acceptance.
+    pub(crate) async fn request(&mut self, run_id: &str, json: &str) {
+        let request = v1::Request {
+            run_id: run_id.to_owned(),
+            attempt: 1,
+            lease: lease(run_id),
+            payload: Some(v1::Payload {
+                content_type: String::new(),
+                data: json.to_owned().into(),
+            }),
+            time_left: Some(Duration::from_secs(30).try_into().unwrap()),
+            metadata: [("tenant".to_owned(), "a".to_owned())].into(),
+            ..Default::default()
+        };
+        self.send(Out::Request(request)).await;
+        let In::Heartbeat(accepted) = self.frame().await else {
+            panic!("the acceptance comes first");
+        };
+        assert_eq!((accepted.run_id.as_str(), accepted.attempt), (run_id, 1));
+    }
+
+    /// The next frame; panics when the worker ended the call instead.
+    pub(crate) async fn frame(&mut self) -> In {
+        let frame = within("frame", self.frames.message()).await;
+        frame
+            .unwrap()
+            .expect("a frame, not a half-close")
+            .frame
+            .unwrap()
+    }
+
+    pub(crate) async fn reply(&mut self) -> v1::Reply {
+        loop {
+            match self.frame().await {
+                In::Reply(reply) => return reply,
+                In::Heartbeat(_) => {}
+                other => panic!("a reply, not {other:?}"),
+            }
+        }
+    }
+
+    pub(crate) async fn value(&mut self) -> String {
+        match self.reply().await.outcome.unwrap() {
+            v1::reply::Outcome::Value(value) => String::from_utf8(value.data.to_vec()).unwrap(),
+            other => panic!("a value, not {other:?}"),
+        }
+    }
+
+    pub(crate) async fn error(&mut self) -> v1::Error {
+        match self.reply().await.outcome.unwrap() {
+            v1::reply::Outcome::Error(error) => error,
+            other => panic!("an error, not {other:?}"),
+        }
+    }
+
+    pub(crate) async fn append(&mut self) -> v1::Append {
+        match self.frame().await {
+            In::Append(append) => append,
+            other => panic!("an append, not {other:?}"),
+        }
+    }
+
+    /// Expects `leave` and the half-close, then ends the call with OK.
+    pub(crate) async fn leaves(mut self) {
+        let frame = self.frame().await;
+        assert!(matches!(frame, In::Leave(_)), "leave, not {frame:?}");
+        self.half_closes().await;
+    }
+
+    pub(crate) async fn half_closes(mut self) {
+        let end = within("half-close", self.frames.message()).await.unwrap();
+        assert!(end.is_none(), "a half-close, not {end:?}");
+    }
+
+    /// Waits until the connection has broken.
+    pub(crate) async fn hangs_up(mut self) {
+        within("broken connection", async {
+            while self
+                .frames
+                .message()
+                .await
+                .is_ok_and(|frame| frame.is_some())
+            {}
+        })
+        .await;
+    }
+
+    /// Waits until the worker has dropped the call.
+    pub(crate) async fn dropped(self) {
+        within("end of the call", self.answers.closed()).await;
+    }
+
+    pub(crate) async fn end(self, status: Status) {
+        self.answers.send(Err(status)).await.unwrap();
+    }
+}
+
+pub(crate) fn lease(run_id: &str) -> bytes::Bytes {
+    bytes::Bytes::from(format!("lease of {run_id}"))
+}
+
+/// An end of the harness's own.
+pub(crate) fn ours(code: Code, reason: &str) -> Status {
+    let details = ErrorDetails::with_error_info(reason, "harness.v1", HashMap::new());
+    Status::with_error_details(code, "the fake ended it", details)
+}
+
+/// What the hello says of the call before it.
+pub(crate) fn released(call: &Call) -> Option<(&str, u32, &[u8])> {
+    match call.hello.previous.as_ref()? {
+        v1::hello::Previous::Released(it) => Some((&it.run_id, it.attempt, &it.lease)),
+        v1::hello::Previous::Resume(_) => panic!("this SDK does not resume"),
+    }
+}
+
+struct Attaching {
+    called: mpsc::Sender<Call>,
+}
+
+#[tonic::async_trait]
+impl WorkerService for Attaching {
+    type AttachStream = ReceiverStream<Result<v1::AttachResponse, Status>>;
+
+    async fn attach(
+        &self,
+        request: Request<Streaming<v1::AttachRequest>>,
+    ) -> Result<Response<Self::AttachStream>, Status> {
+        let mut frames = request.into_inner();
+        let Some(v1::AttachRequest {
+            frame: Some(In::Hello(hello)),
+        }) = frames.message().await?
+        else {
+            return Err(Status::invalid_argument("no hello"));
+        };
+        let (answers, stream) = mpsc::channel(100);
+        self.called
+            .send(Call {
+                hello,
+                frames,
+                answers,
+            })
+            .await
+            .unwrap();
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+}
+
+/// An ask, for the test to answer. The sender is closed when the caller hung up.
+pub(crate) struct Asked {
+    pub(crate) request: v1::AskRequest,
+    pub(crate) grpc_timeout: Option<String>,
+    pub(crate) answer: tokio::sync::oneshot::Sender<Result<v1::AskResponse, Status>>,
+}
+
+struct Asking {
+    asked: mpsc::Sender<Asked>,
+}
+
+macro_rules! unserved {
+    ($($rpc:ident($request:ty) -> $response:ty;)*) => {
+        #[tonic::async_trait]
+        impl RunService for Asking {
+            type AskStreamStream = ReceiverStream<Result<v1::AskStreamResponse, Status>>;
+            type AskManyStream = ReceiverStream<Result<v1::AskManyResponse, Status>>;
+            type WatchRunStream = ReceiverStream<Result<v1::WatchRunResponse, Status>>;
+
+            async fn ask(
+                &self,
+                request: Request<v1::AskRequest>,
+            ) -> Result<Response<v1::AskResponse>, Status> {
+                let header = request.metadata().get("grpc-timeout");
+                let grpc_timeout = header.map(|value| value.to_str().unwrap().to_owned());
+                let (answer, answered) = tokio::sync::oneshot::channel();
+                let request = request.into_inner();
+                self.asked.send(Asked { request, grpc_timeout, answer }).await.unwrap();
+                answered.await.unwrap().map(Response::new)
+            }
+
+            $(async fn $rpc(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
+                Err(Status::unimplemented("not in the fake"))
+            })*
+        }
+    };
+}
+
+unserved! {
+    ask_stream(v1::AskStreamRequest) -> Self::AskStreamStream;
+    ask_many(Streaming<v1::AskManyRequest>) -> Self::AskManyStream;
+    start_run(v1::StartRunRequest) -> v1::StartRunResponse;
+    get_run(v1::GetRunRequest) -> v1::GetRunResponse;
+    list_runs(v1::ListRunsRequest) -> v1::ListRunsResponse;
+    cancel_run(v1::CancelRunRequest) -> v1::CancelRunResponse;
+    watch_run(v1::WatchRunRequest) -> Self::WatchRunStream;
+}

@@ -1,0 +1,13 @@
+//! The worker and the client against a harness the tests play themselves.
+//!
+//! `fake` owns the server's side; the other modules hold one subject each. Every wait has a bound;
+//! nothing sleeps to let something happen.
+#![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
+
+mod agents;
+mod client;
+mod ends;
+mod fake;
+mod leaving;
+mod subject;
+mod work;
