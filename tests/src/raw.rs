@@ -350,3 +350,38 @@ pub fn reason(status: &Status) -> String {
     assert_eq!(domain, "harness.v1");
     reason
 }
+
+/// Asks in the background, over a connection of its own.
+pub async fn asking(
+    harness: &Embedded,
+    agent: &str,
+    timeout: Duration,
+) -> JoinHandle<Result<v1::AskResponse, Status>> {
+    let mut client = runs(&harness.connect().await);
+    let request = ask(agent, "\"hi\"", timeout);
+    tokio::spawn(async move { client.ask(request).await.map(tonic::Response::into_inner) })
+}
+
+/// An append that holds an output piece of so many characters.
+#[must_use]
+pub fn output(request: &Request, worker_seq: u64, characters: usize) -> attach_request::Frame {
+    let piece = payload(&format!("\"{}\"", "x".repeat(characters)));
+    attach_request::Frame::Append(v1::Append {
+        run_id: request.run_id.clone(),
+        attempt: request.attempt,
+        worker_seq,
+        entry: Some(v1::Entry {
+            kind: Some(v1::entry::Kind::Output(v1::Output {
+                payload: Some(piece),
+            })),
+        }),
+    })
+}
+
+/// The status of an ask that must fail soon.
+pub async fn refused(harness: &Embedded, request: AskRequest) -> Status {
+    let mut client = runs(&harness.connect().await).max_encoding_message_size(64 << 20);
+    within(SOON, client.ask(request))
+        .await
+        .expect_err("an error")
+}
