@@ -152,9 +152,9 @@ impl Worker {
 }
 
 impl Shared {
-    /// A slot was welcomed.
-    fn welcomed(&self) {
-        self.link.back();
+    /// A slot was welcomed, on the connection of this number.
+    fn welcomed(&self, connection: u64) {
+        self.link.back(connection);
         if !self.attached.swap(true, Ordering::Relaxed) {
             let profile = &self.profile;
             info!(
