@@ -9,6 +9,8 @@
 
 mod agents;
 mod asks;
+mod ends;
+mod placing;
 mod slots;
 mod timers;
 mod view;
@@ -228,7 +230,8 @@ pub enum Action {
         /// How.
         end: slot::End,
     },
-    /// Hold a request against a schema and tell.
+    /// Hold a request against a schema and tell. It is asked once: the run waits for the `Judged`
+    /// before it waits for a slot.
     Judge {
         /// The run.
         run: RunId,
@@ -326,6 +329,14 @@ impl Core {
         self.timers.next()
     }
 
+    /// Whether a slot holds a request.
+    #[must_use]
+    pub fn is_busy(&self, slot: SlotId) -> bool {
+        self.slots
+            .get(&slot)
+            .is_some_and(|entry| entry.slot.delivery().is_some())
+    }
+
     /// Whether nothing is attached and nothing runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {
@@ -383,19 +394,21 @@ impl Core {
 
     fn server_leaving(&mut self, now: Instant, actions: &mut Vec<Action>) {
         self.leaving = true;
-        let queued: Vec<RunId> = self
+        let mut queued: Vec<(u64, RunId)> = self
             .runs
             .iter()
             .filter(|(_, entry)| matches!(entry.run.state(), run::State::Queued))
-            .map(|(id, _)| *id)
+            .map(|(id, entry)| (entry.order, *id))
             .collect();
-        for run in queued {
+        queued.sort_unstable();
+        for (_, run) in queued {
             self.refuse(now, run, asks::shutting_down(), actions);
         }
         self.slots_apply(now, slot::Event::ServerLeaving, actions);
     }
 
     fn server_left(&mut self, now: Instant, actions: &mut Vec<Action>) {
+        self.server_leaving(now, actions);
         self.slots_apply(now, slot::Event::ServerLeft, actions);
     }
 

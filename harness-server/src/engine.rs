@@ -438,6 +438,12 @@ impl SlotHandle {
         self.slot
     }
 
+    /// Whether a request is in it.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.engine.lock().core.is_busy(self.slot)
+    }
+
     /// What the replies are held against.
     #[must_use]
     pub fn reply_schema(&self) -> Option<&Schema> {

@@ -81,6 +81,7 @@ impl Request {
     #[must_use]
     pub fn frame_bytes(&self) -> u64 {
         const NUMBERS_AND_IDS: usize = 512;
+        let names = self.agent.name.len() + self.caller.subject.len() + self.caller.namespace.len();
         let metadata: usize = self
             .metadata
             .iter()
@@ -91,6 +92,7 @@ impl Request {
             .as_ref()
             .map_or(0, |t| t.parent.len() + t.state.len() + 16);
         let size = NUMBERS_AND_IDS
+            + names
             + metadata
             + trace
             + self.payload.content_type.len()
@@ -272,5 +274,71 @@ impl Failure {
     pub fn with_details(mut self, details: Payload) -> Self {
         self.details = Some(details);
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{HashMap, HashSet};
+
+    use super::{Caller, Code, Failure, Payload, Request, Retried};
+    use crate::ids::AgentKey;
+
+    #[test]
+    fn schemas_apply_to_json_only() {
+        let is_json = |content_type: &str| {
+            let payload = Payload {
+                content_type: content_type.to_owned(),
+                data: bytes::Bytes::new(),
+            };
+            payload.is_json()
+        };
+        let json = ["", "application/json", "Application/JSON; charset=utf-8"];
+        for content_type in json {
+            assert!(is_json(content_type), "{content_type}");
+        }
+        for content_type in ["text/plain", "application/jsonl", "application/x+json"] {
+            assert!(!is_json(content_type), "{content_type}");
+        }
+    }
+
+    #[test]
+    fn every_code_is_listed_once() {
+        let codes: HashSet<Code> = Code::ALL.into_iter().collect();
+        assert_eq!(codes.len(), Code::ALL.len());
+        let last = Code::ALL[Code::ALL.len() - 1] as usize;
+        assert_eq!(last + 1, Code::ALL.len(), "a new code is not listed");
+    }
+
+    #[test]
+    fn a_failure_is_retryable_if_asking_again_can_help() {
+        for code in Code::ALL {
+            let helps = match code.retried() {
+                Retried::Yes | Retried::CallersBusiness => true,
+                Retried::IfAgentSays | Retried::Never => false,
+            };
+            assert_eq!(Failure::new(code, "it broke").retryable, helps, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn everything_of_variable_length_counts_for_the_frame() {
+        let request = |subject: &str, key: &str, data: &'static str| Request {
+            agent: AgentKey::new("", "echo"),
+            payload: Payload {
+                content_type: String::new(),
+                data: data.into(),
+            },
+            metadata: HashMap::from([(key.to_owned(), "v".to_owned())]),
+            caller: Caller {
+                subject: subject.into(),
+                namespace: "default".into(),
+            },
+            trace: None,
+        };
+        let least = request("a", "k", "1").frame_bytes();
+        assert_eq!(request("abc", "k", "1").frame_bytes(), least + 2);
+        assert_eq!(request("a", "key", "1").frame_bytes(), least + 2);
+        assert_eq!(request("a", "k", "111").frame_bytes(), least + 2);
     }
 }

@@ -2,20 +2,20 @@
 //! deadline, and answers.
 //!
 //! An application can run it inside itself ([`Server`]); the `harness` binary is the same with a
-//! command line. The modules, in reading order:
+//! command line. The modules, in reading order; each imports only those above it:
 
-pub mod api;
-pub mod config;
-pub mod dispatch;
-pub mod engine;
-pub mod envelope;
 pub mod ids;
-pub mod listener;
-pub mod run;
-pub mod schema;
-pub mod server;
-pub mod session;
+pub mod envelope;
 pub mod slot;
+pub mod run;
+pub mod dispatch;
+pub mod schema;
+pub mod config;
+pub mod engine;
+pub mod session;
+pub mod api;
+pub mod listener;
+pub mod server;
 
 pub use config::{Config, ConfigError, Limits};
 pub use listener::ListenError;

@@ -7,7 +7,8 @@ mod address;
 mod first_bytes;
 
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
@@ -32,6 +33,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How long accepting pauses when the process has no free file descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections that are still accepted after the harness was told to stop.
+const LATE_CONNECTIONS: usize = 1024;
 
 /// A socket that is listened on.
 pub struct Listener {
@@ -65,6 +69,9 @@ pub enum ListenError {
     /// Somebody else listens there.
     #[error("{0} is in use: stop what listens there, or pass --listen with another address")]
     InUse(String),
+    /// Something that is no socket has its name.
+    #[error("{0} names a file that is not a socket: remove it, or choose another path")]
+    NotASocket(String),
     /// The system refuses.
     #[error("cannot listen on {address}")]
     Refused {
@@ -132,7 +139,10 @@ impl Listener {
                 .create(folder)
                 .map_err(refused)?;
         }
-        if path.exists() {
+        if let Ok(found) = std::fs::symlink_metadata(path) {
+            if !found.file_type().is_socket() {
+                return Err(ListenError::NotASocket(address));
+            }
             if tokio::net::UnixStream::connect(path).await.is_ok() {
                 return Err(ListenError::InUse(address));
             }
@@ -157,11 +167,16 @@ impl Listener {
         close: CancellationToken,
     ) {
         debug!(address = self.name, "listening");
-        loop {
+        let mut late = LATE_CONNECTIONS;
+        while late > 0 {
+            // What has connected before `stop` is accepted before it is obeyed: it gets a typed
+            // answer, not a reset.
             let accepted = tokio::select! {
+                biased;
                 accepted = self.accept() => accepted,
                 () = stop.cancelled() => return,
             };
+            late -= usize::from(stop.is_cancelled());
             match accepted {
                 Ok((stream, peer)) => {
                     let connection = Connection {
@@ -181,9 +196,7 @@ impl Listener {
     async fn accept(&self) -> io::Result<(Stream, Arc<str>)> {
         match &self.socket {
             Socket::Tcp(listener) => {
-                let (stream, peer) = listener.accept().await?;
-                // Without it a small frame waits for the delayed ACK of the one before: 40 ms.
-                stream.set_nodelay(true)?;
+                let (stream, peer) = accept_tcp(listener).await?;
                 Ok((Box::new(stream), peer.to_string().into()))
             }
             Socket::Unix(listener, _) => {
@@ -192,6 +205,13 @@ impl Listener {
             }
         }
     }
+}
+
+async fn accept_tcp(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+    let (stream, peer) = listener.accept().await?;
+    // Without it a small frame waits for the delayed ACK of the one before: 40 ms.
+    stream.set_nodelay(true)?;
+    Ok((stream, peer))
 }
 
 impl Drop for SocketFile {
@@ -272,4 +292,51 @@ fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
         // the rate instead.
         .max_pending_accept_reset_streams(limits.connection_calls as usize);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn accepted_sockets_do_not_delay_small_frames() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
+        let address = listener.local_addr().expect("an address");
+        let (accepted, _peer) = tokio::join!(accept_tcp(&listener), TcpStream::connect(address));
+        assert!(accepted.expect("accepted").0.nodelay().expect("readable"));
+    }
+
+    #[tokio::test]
+    async fn only_loopback_is_listened_on_unless_told_to() {
+        let anywhere = Address::Tcp("0.0.0.0:0".to_owned());
+        let refused = Listener::bind(&anywhere, false)
+            .await
+            .err()
+            .expect("refused");
+        assert!(refused.to_string().contains("--insecure"), "{refused}");
+        assert!(Listener::bind(&anywhere, true).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_unix_socket_is_its_owners_alone_and_goes_with_its_listener() {
+        let folder = std::env::temp_dir().join(format!("harness-{}", uuid::Uuid::new_v4()));
+        let path = folder.join("h.sock");
+        let address = Address::Unix(path.clone());
+        let listener = Listener::bind(&address, false).await.expect("bound");
+        let mode = |path: &Path| std::fs::metadata(path).expect("there").permissions().mode();
+        assert_eq!((mode(&folder) & 0o777, mode(&path) & 0o777), (0o700, 0o600));
+        let second = Listener::bind(&address, false).await.err().expect("in use");
+        assert!(matches!(second, ListenError::InUse(_)), "{second}");
+        drop(listener);
+        assert!(!path.exists());
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("a stale socket"));
+        assert!(
+            Listener::bind(&address, false).await.is_ok(),
+            "a stale socket is replaced"
+        );
+        std::fs::write(&path, "precious").expect("a file");
+        let refused = Listener::bind(&address, false).await.err();
+        assert!(matches!(refused, Some(ListenError::NotASocket(_))));
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
 }

@@ -144,30 +144,41 @@ impl Run {
 
     /// Applies one event.
     pub fn apply(&mut self, now: Instant, event: Event) -> Next {
-        match self.state {
-            State::Ended => return Next::Nothing,
-            State::Queued => self.queued_for += now.saturating_duration_since(self.since),
-            State::Running(_) => self.ran_for += now.saturating_duration_since(self.since),
-        }
-        self.since = now;
-        match event {
-            Event::Delivered(slot) => {
+        self.count_time(now);
+        match (&self.state, event) {
+            (State::Ended, _) => Next::Nothing,
+            (State::Queued, Event::Delivered(slot)) => {
                 self.attempt = self.attempt.next();
                 self.state = State::Running(slot);
                 Next::Nothing
             }
-            Event::Replied(value) => self.end(Ok(value)),
-            Event::Failed(cause, failure) => self.failed(cause, failure),
-            Event::Refused(failure) => self.end_with(failure),
-            Event::DeadlinePassed(place) => {
+            (State::Running(_), Event::Replied(value)) => self.end(Ok(value)),
+            (State::Running(_), Event::Failed(cause, failure)) => self.failed(cause, failure),
+            // It is in one slot at a time, and nothing ends a delivery that is not under way.
+            (State::Running(_), Event::Delivered(_))
+            | (State::Queued, Event::Replied(_) | Event::Failed(..)) => Next::Nothing,
+            (State::Queued | State::Running(_), Event::Refused(failure)) => self.end_with(failure),
+            (State::Queued | State::Running(_), Event::DeadlinePassed(place)) => {
                 let failure = Failure::new(Code::DeadlineExceeded, self.where_time_went(&place));
                 self.end_with(failure)
             }
-            Event::Cancelled(why) => self.end_with(Failure::new(Code::Cancelled, why)),
+            (State::Queued | State::Running(_), Event::Cancelled(why)) => {
+                self.end_with(Failure::new(Code::Cancelled, why))
+            }
         }
     }
 
-    fn failed(&mut self, cause: Cause, failure: Failure) -> Next {
+    fn count_time(&mut self, now: Instant) {
+        let spent = now.saturating_duration_since(self.since);
+        match self.state {
+            State::Queued => self.queued_for += spent,
+            State::Running(_) => self.ran_for += spent,
+            State::Ended => {}
+        }
+        self.since = now;
+    }
+
+    fn failed(&mut self, cause: Cause, mut failure: Failure) -> Next {
         let counts = match cause {
             Cause::AgentError
             | Cause::InvalidReply
@@ -183,6 +194,12 @@ impl Run {
             self.state = State::Queued;
             return Next::Requeue;
         }
+        if self.uncounted_in_row > self.terms.uncounted_max {
+            failure.message = format!(
+                "{} deliveries in a row were not taken, the last: {}",
+                self.uncounted_in_row, failure.message
+            );
+        }
         self.uncounted_in_row = 0;
         self.counted += 1;
         let may_retry = match failure.code.retried() {
@@ -194,18 +211,18 @@ impl Run {
             self.state = State::Queued;
             return Next::Requeue;
         }
-        self.end_with(failure)
-    }
-
-    fn end_with(&mut self, mut failure: Failure) -> Next {
-        failure.run = Some(self.id);
-        failure.attempt = self.attempt;
         if self.counted > 1 {
             failure.message = format!(
                 "{} (attempt {} of {})",
                 failure.message, self.counted, self.terms.max_attempts
             );
         }
+        self.end_with(failure)
+    }
+
+    fn end_with(&mut self, mut failure: Failure) -> Next {
+        failure.run = Some(self.id);
+        failure.attempt = self.attempt;
         self.end(Err(Box::new(failure)))
     }
 

@@ -22,6 +22,9 @@ use crate::slot::{End, EntryKind, Level, Refusal};
 
 pub use hello::{Hello, PROTOCOL_VERSION, Previous};
 
+/// How long after a half-close the reset of a dropped call may come.
+const DROP_TIMEOUT: Duration = Duration::from_millis(50);
+
 /// A frame from the worker, decoded.
 #[derive(Debug)]
 pub enum Incoming {
@@ -179,12 +182,24 @@ where
                 Some(Err(why)) => return slot.lost(why),
                 None => {
                     half_closed = true;
+                    slot.frame(Frame::Leave);
+                    if slot.is_busy() && is_dropped(&slot).await {
+                        return slot.lost("it dropped its call".to_owned());
+                    }
                     slot.frame(Frame::HalfClosed);
                 }
             },
             _ = heartbeat => slot.outbox().heartbeat(),
         }
     }
+}
+
+/// Whether a half-close was the first half of a dropped call: some clients send both, and a
+/// request they had is lost, not untaken.
+async fn is_dropped(slot: &SlotHandle) -> bool {
+    tokio::time::timeout(DROP_TIMEOUT, slot.outbox().abandoned())
+        .await
+        .is_ok()
 }
 
 fn heartbeats(level: Level, interval: Duration) -> Option<Interval> {

@@ -5,15 +5,21 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
-use std::collections::VecDeque;
-use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::ids::Delivery;
 
+mod end;
+mod work;
+
 #[cfg(test)]
 #[path = "slot_tests.rs"]
 mod tests;
+
+use work::{Acceptance, Place};
+
+pub use end::{End, Refusal, Violation};
+pub use work::Work;
 
 /// How much of the protocol the worker follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,22 +56,6 @@ pub enum State {
     StoppingBusy(Work),
     /// Leaving, and without a request since the instant.
     StoppingIdle(Instant),
-}
-
-/// The request in a slot, as far as the protocol's rules go.
-#[derive(Debug)]
-pub struct Work {
-    delivery: Delivery,
-    acceptance: Acceptance,
-    last_seq: u64,
-    unacked: VecDeque<u64>,
-    unacked_bytes: u64,
-}
-
-#[derive(Debug)]
-enum Acceptance {
-    Owed { by: Instant },
-    Given,
 }
 
 /// What an append holds, as far as the level decides whether it may be sent.
@@ -172,84 +162,6 @@ pub enum Verdict {
     End(End, Option<Delivery>),
 }
 
-/// How the harness ends a call. `api::status` makes the gRPC status of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The answer to a half-close.
-    Closed,
-    /// STOPPING and idle for too long.
-    Idle,
-    /// The run's deadline passed.
-    DeadlineExceeded(Delivery),
-    /// The run was cancelled.
-    Cancelled(Delivery),
-    /// No acceptance came in time.
-    NotAccepted(Delivery),
-    /// Three heartbeats were missed.
-    HeartbeatsMissed,
-    /// The harness is leaving.
-    Leaving,
-    /// A frame named a request this call does not hold.
-    WrongAttempt {
-        /// What the frame named.
-        named: Delivery,
-        /// What the slot holds.
-        holds: Option<Delivery>,
-    },
-    /// A frame broke a rule.
-    Violation(Violation),
-    /// An inbound frame was over the limit.
-    FrameTooLarge {
-        /// Its size in bytes, or more.
-        bytes: u64,
-        /// The limit in bytes.
-        limit: u64,
-    },
-    /// The hello was refused.
-    Refused(Refusal),
-}
-
-/// A rule a frame broke.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Violation {
-    /// A second hello.
-    SecondHello,
-    /// A frame of no known case.
-    UnknownFrame,
-    /// A frame before the welcome.
-    BeforeWelcome,
-    /// A worker_seq that leaves a gap.
-    Gap {
-        /// The next number.
-        expected: u64,
-        /// The number that came.
-        got: u64,
-    },
-    /// More unacknowledged appends than the window allows.
-    WindowPassed,
-    /// A step or usage from a worker that follows no heartbeats.
-    StepFromMinimal,
-    /// An entry of a kind workers do not write.
-    ForeignEntry,
-}
-
-/// Why a hello is refused.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
-    /// None came in time.
-    NoHello,
-    /// The first frame was another one.
-    NotFirst,
-    /// A protocol version this server does not speak.
-    UnsupportedProtocol(u32),
-    /// A field is malformed; what and what to do.
-    Invalid(String),
-    /// A resume of something this server has never handed out.
-    NotYours,
-    /// A limit on workers or agents is reached.
-    TooMany(String),
-}
-
 /// One slot.
 #[derive(Debug)]
 pub struct Slot {
@@ -309,6 +221,27 @@ impl Slot {
         }
     }
 
+    /// Whether the worker has shown that it has the request in it.
+    #[must_use]
+    pub fn has_taken(&self) -> bool {
+        match &self.state {
+            State::Busy(work) | State::StoppingBusy(work) => match work.acceptance {
+                Acceptance::Given => true,
+                Acceptance::Owed { .. } | Acceptance::NotOwed => false,
+            },
+            State::Starting | State::Ready | State::StoppingIdle(_) => false,
+        }
+    }
+
+    /// Whether it takes no new request.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        match &self.state {
+            State::StoppingBusy(_) | State::StoppingIdle(_) => true,
+            State::Starting | State::Ready | State::Busy(_) => false,
+        }
+    }
+
     /// When `Tick` is due next; never earlier than what it then finds.
     #[must_use]
     pub fn next_wake(&self, rules: &Rules) -> Option<Instant> {
@@ -320,7 +253,7 @@ impl Slot {
             State::Starting | State::Ready => None,
             State::Busy(work) | State::StoppingBusy(work) => match work.acceptance {
                 Acceptance::Owed { by } => Some(by),
-                Acceptance::Given => None,
+                Acceptance::NotOwed | Acceptance::Given => None,
             },
             State::StoppingIdle(since) => Some(*since + rules.idle_stopping_timeout),
         };
@@ -398,16 +331,9 @@ impl Slot {
                     Level::Full => Acceptance::Owed {
                         by: now + accept_timeout,
                     },
-                    Level::Minimal => Acceptance::Given,
+                    Level::Minimal => Acceptance::NotOwed,
                 };
-                let work = Work {
-                    delivery,
-                    acceptance,
-                    last_seq: 0,
-                    unacked: VecDeque::new(),
-                    unacked_bytes: 0,
-                };
-                self.enter(State::Busy(work), now);
+                self.enter(State::Busy(Work::new(delivery, acceptance)), now);
                 Verdict::Fine
             }
             State::Starting | State::Busy(_) | State::StoppingBusy(_) | State::StoppingIdle(_) => {
@@ -438,12 +364,15 @@ impl Slot {
             Ok(work) => work,
             Err(verdict) => return verdict,
         };
-        if seq <= work.last_seq {
-            return Verdict::AcknowledgeAgain(work.last_seq);
+        match work.place(seq) {
+            Place::Next => {}
+            Place::Before => return Verdict::AcknowledgeAgain(work.last_seq),
+            Place::Wrong(gap) => return self.violated(gap),
         }
-        if let Err(violation) = work.check(level, rules, seq, kind, bytes, acknowledged) {
+        if let Err(violation) = work.check(level, rules, kind, bytes, acknowledged) {
             return self.violated(violation);
         }
+        work.last_seq = seq;
         Verdict::Take
     }
 
@@ -452,12 +381,10 @@ impl Slot {
             Ok(work) => work,
             Err(verdict) => return verdict,
         };
-        let expected = work.last_seq + 1;
-        if seq < expected {
-            return Verdict::AcknowledgeAgain(work.last_seq);
-        }
-        if seq > expected {
-            return self.violated(Violation::Gap { expected, got: seq });
+        match work.place(seq) {
+            Place::Next => {}
+            Place::Before => return Verdict::AcknowledgeAgain(work.last_seq),
+            Place::Wrong(gap) => return self.violated(gap),
         }
         self.answered = Some(delivery);
         let next = match self.state {
@@ -494,7 +421,7 @@ impl Slot {
         match &self.state {
             State::Busy(work) | State::StoppingBusy(work) => match work.acceptance {
                 Acceptance::Owed { by } if now >= by => self.end(End::NotAccepted(work.delivery)),
-                Acceptance::Owed { .. } | Acceptance::Given => Verdict::Fine,
+                Acceptance::Owed { .. } | Acceptance::NotOwed | Acceptance::Given => Verdict::Fine,
             },
             State::StoppingIdle(since) if now >= *since + rules.idle_stopping_timeout => {
                 self.end(End::Idle)
@@ -538,75 +465,5 @@ impl Slot {
     fn enter(&mut self, state: State, now: Instant) {
         self.state = state;
         self.since = now;
-    }
-}
-
-impl Work {
-    fn check(
-        &mut self,
-        level: Level,
-        rules: &Rules,
-        seq: u64,
-        kind: EntryKind,
-        bytes: u64,
-        acknowledged: u64,
-    ) -> Result<(), Violation> {
-        let expected = self.last_seq + 1;
-        if seq != expected {
-            return Err(Violation::Gap { expected, got: seq });
-        }
-        match (kind, level) {
-            (EntryKind::Foreign, Level::Minimal | Level::Full) => {
-                return Err(Violation::ForeignEntry);
-            }
-            (EntryKind::Step, Level::Minimal) => return Err(Violation::StepFromMinimal),
-            (EntryKind::Plain | EntryKind::Usage, Level::Minimal) => {
-                self.last_seq = seq;
-                return Ok(());
-            }
-            (EntryKind::Plain | EntryKind::Usage | EntryKind::Step, Level::Full) => {}
-        }
-        let still_unacked =
-            usize::try_from(self.last_seq.saturating_sub(acknowledged)).unwrap_or(usize::MAX);
-        while self.unacked.len() > still_unacked {
-            self.unacked_bytes -= self.unacked.pop_front().unwrap_or_default();
-        }
-        let alone = self.unacked.is_empty();
-        if self.unacked.len() >= rules.unacked_entries
-            || (!alone && self.unacked_bytes + bytes > rules.unacked_bytes)
-        {
-            return Err(Violation::WindowPassed);
-        }
-        self.unacked.push_back(bytes);
-        self.unacked_bytes += bytes;
-        self.last_seq = seq;
-        Ok(())
-    }
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::SecondHello => f.write_str("a call has one hello, its first frame"),
-            Self::UnknownFrame => {
-                f.write_str("a frame must set one of hello, heartbeat, append, reply, leave")
-            }
-            Self::BeforeWelcome => f.write_str("nothing may follow hello before welcome has come"),
-            Self::Gap { expected, got } => write!(
-                f,
-                "worker_seq must grow by 1 over the appends and the reply of an attempt: \
-                 expected {expected}, got {got}"
-            ),
-            Self::WindowPassed => f.write_str(
-                "more appends are unacknowledged than welcome.limits allows: wait for appended",
-            ),
-            Self::StepFromMinimal => f.write_str(
-                "a step needs the full level: set hello.heartbeats and follow its rules",
-            ),
-            Self::ForeignEntry => f.write_str(
-                "a worker appends output, progress, log, step or usage; other entries are the \
-                 harness's own",
-            ),
-        }
     }
 }

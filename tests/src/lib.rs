@@ -1,5 +1,7 @@
-//! What the integration tests stand on: real processes, each in a folder of its own, on ports the
-//! system gives, killed when the test ends and heard when it fails.
+//! What the integration tests share. Owns no assertion about the product; the tests make those.
+//!
+//! [`raw`] is an embedded harness and bare protocol peers. The rest is real processes, each in a
+//! folder of its own, on ports the system gives, killed when the test ends and heard when it fails:
 //!
 //! - [`eventually`]: wait for a condition, with a bound.
 //! - [`Process`]: a child process whose output is kept; [`Finished`] is one that has ended.
@@ -20,6 +22,7 @@
 mod harness;
 mod process;
 mod programs;
+pub mod raw;
 mod wait;
 mod worker;
 

@@ -1,7 +1,7 @@
 //! What an agent is given beside the request.
 //!
 //! Owns [`Context`]: the deadline, cancellation, output, progress, metadata and asking other
-//! agents. It reaches the call only through [`sink`], so the same context works without a harness
+//! agents. It reaches the call only through `sink`, so the same context works without a harness
 //! ([`crate::testing`]). It decides nothing: the harness keeps the deadline.
 
 mod blocking;

@@ -5,6 +5,8 @@
 //! drives it. A call's session is never reused: what follows the call is in [`Next`].
 #![deny(clippy::wildcard_enum_match_arm)]
 
+#[cfg(test)]
+mod any_order;
 mod end;
 mod event;
 mod frame;
@@ -114,8 +116,10 @@ impl Session {
             Inbound::Request(delivery) => self.request(now, delivery, actions),
             Inbound::Appended { worker_seq } => self.appended(worker_seq, actions),
             Inbound::Drain { reason } => {
-                actions.push(Action::Drained { reason });
-                self.leave(now, actions);
+                if !matches!(self.state, State::Over) {
+                    actions.push(Action::Drained { reason });
+                    self.leave(now, actions);
+                }
             }
             // A heartbeat has said all it says by coming. Replayed entries belong to steps, which
             // this SDK does not record yet. Kinds of a newer protocol are ignored.

@@ -37,18 +37,29 @@ pub(crate) fn payload_in(payload: v1::Payload) -> Payload {
     Payload::new(payload.content_type, payload.data)
 }
 
-/// A span that is negative on the wire is none at all.
+/// The longest span the wire can say, 10,000 years; adding it to an instant cannot overflow.
+pub(crate) const LONGEST: Duration = Duration::from_secs(315_576_000_000);
+
+/// A span that is negative or malformed on the wire is none at all; one that is too long is the longest.
 pub(crate) fn duration_in(duration: prost_types::Duration) -> Duration {
-    Duration::try_from(duration).unwrap_or(Duration::ZERO)
+    let seconds = u64::try_from(duration.seconds).ok();
+    let nanos = u32::try_from(duration.nanos)
+        .ok()
+        .filter(|nanos| *nanos < 1_000_000_000);
+    match (seconds, nanos) {
+        (Some(seconds), Some(nanos)) => Duration::new(seconds, nanos).min(LONGEST),
+        (Some(_) | None, None) | (None, Some(_)) => Duration::ZERO,
+    }
 }
 
 /// Longer than the wire can say is the longest it can.
 pub(crate) fn duration_out(duration: Duration) -> prost_types::Duration {
-    const LONGEST: prost_types::Duration = prost_types::Duration {
-        seconds: 315_576_000_000,
-        nanos: 0,
-    };
-    prost_types::Duration::try_from(duration).unwrap_or(LONGEST)
+    // Both numbers fit: the seconds are at most those of LONGEST.
+    let span = duration.min(LONGEST);
+    prost_types::Duration {
+        seconds: i64::try_from(span.as_secs()).unwrap_or(i64::MAX),
+        nanos: i32::try_from(span.subsec_nanos()).unwrap_or(0),
+    }
 }
 
 pub(crate) fn inbound(frame: v1::AttachResponse) -> Inbound {
@@ -241,5 +252,49 @@ fn error_out(error: ErrorParts) -> v1::Error {
         run_id: String::new(),
         attempt: 0,
         truncated: error.truncated,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn no_span_of_the_wire_overflows_an_instant() {
+        for (seconds, nanos) in [(i64::MAX, 999_999_999), (i64::MIN, -1), (-1, 0), (5, -1)] {
+            let span = duration_in(prost_types::Duration { seconds, nanos });
+            assert!(
+                Instant::now().checked_add(span * 3).is_some(),
+                "{seconds} {nanos}"
+            );
+        }
+        assert_eq!(duration_in(duration_out(Duration::MAX)), LONGEST);
+        let span = Duration::new(3, 7);
+        assert_eq!(duration_in(duration_out(span)), span);
+    }
+
+    #[test]
+    fn limits_that_are_not_set_are_the_protocols_defaults() {
+        let welcome = welcome_in(v1::Welcome::default());
+        assert_eq!(welcome.heartbeat_interval, Duration::from_secs(5));
+        let limits = welcome.limits;
+        assert_eq!(
+            (limits.unacked_entries, limits.unacked_bytes),
+            (64, 262_144)
+        );
+        assert_eq!(
+            (limits.payload_bytes, limits.entry_bytes),
+            (4_128_768, 1_048_576)
+        );
+    }
+
+    #[test]
+    fn a_frame_of_no_known_case_is_ignored() {
+        assert!(matches!(
+            inbound(v1::AttachResponse { frame: None }),
+            Inbound::Unknown
+        ));
     }
 }

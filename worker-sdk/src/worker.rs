@@ -2,7 +2,7 @@
 //!
 //! Owns the life of the whole worker: it starts a task per slot, leaves in good
 //! order when asked, and ends when all slots have. One slot's life is `slot`, one call's is
-//! `call`, one request's is `work`; what a call's frames mean is [`crate::session`]'s affair.
+//! `call`, one request's is `work`; what a call's frames mean is `session`'s affair.
 
 mod builder;
 mod call;
@@ -152,9 +152,9 @@ impl Worker {
 }
 
 impl Shared {
-    /// A slot was welcomed.
-    fn welcomed(&self) {
-        self.link.back();
+    /// A slot was welcomed, on the connection of this number.
+    fn welcomed(&self, connection: u64) {
+        self.link.back(connection);
         if !self.attached.swap(true, Ordering::Relaxed) {
             let profile = &self.profile;
             info!(

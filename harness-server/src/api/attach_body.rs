@@ -17,6 +17,8 @@ use tonic::Status;
 
 use crate::engine::Outbox;
 
+use super::status;
+
 /// How long an unsent frame may hold up the end of its call.
 const UNSENT_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -77,9 +79,7 @@ impl Body for AttachBody {
                 .patience
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep(UNSENT_TIMEOUT)));
             ready!(patience.as_mut().poll(cx));
-            return Poll::Ready(Some(Err(Status::cancelled(
-                "frames were unsent at the end",
-            ))));
+            return Poll::Ready(Some(Err(status::reset())));
         }
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         Poll::Ready(frame.map(|frame| {

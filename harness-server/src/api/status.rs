@@ -149,6 +149,11 @@ pub(super) fn of_end(end: &End) -> Option<Status> {
     Some(status(code, &message, details))
 }
 
+/// What makes the transport reset a stream; the peer sees the reset only.
+pub(super) fn reset() -> Status {
+    Status::cancelled("frames were unsent at the end of the call")
+}
+
 fn of_refusal(refusal: &Refusal) -> Status {
     let (code, reason, message) = match refusal {
         Refusal::NoHello => (

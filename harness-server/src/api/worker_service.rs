@@ -77,3 +77,9 @@ impl Stream for AttachStream {
         })
     }
 }
+
+impl Drop for AttachStream {
+    fn drop(&mut self) {
+        self.outbox.abandon();
+    }
+}

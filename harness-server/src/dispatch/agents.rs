@@ -1,6 +1,6 @@
 //! Agents: which are known, their free slots, their queue, and what their slots can take.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,7 +17,7 @@ const NAMES_LISTED: usize = 10;
 const NEAR: f64 = 0.8;
 
 /// What a slot can take; slots of one class take the same requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Class {
     pub(super) schema: Option<SchemaId>,
     pub(super) max_receive_bytes: u64,
@@ -29,7 +29,7 @@ pub(super) struct Agent {
     /// Whether a hello has offered it; otherwise it exists only for those who wait for it.
     pub(super) offered: bool,
     /// Slots attached, by class.
-    pub(super) classes: HashMap<Class, usize>,
+    pub(super) classes: BTreeMap<Class, usize>,
     /// READY slots, the one that is free longest first.
     pub(super) ready: BTreeMap<u64, SlotId>,
     /// Waiting runs, the oldest first.
@@ -39,7 +39,7 @@ pub(super) struct Agent {
     /// The offer of the slot attached last.
     pub(super) newest: Option<Arc<Offer>>,
     /// When it is forgotten, while it has no slot.
-    kept_until: Option<Instant>,
+    pub(super) kept_until: Option<Instant>,
 }
 
 impl Agent {
@@ -124,18 +124,20 @@ impl Core {
 
     /// The answer to whoever asks an agent nobody has offered.
     pub(super) fn unknown_agent(&self, now: Instant, key: &AgentKey) -> Failure {
-        let mut names: Vec<&str> = self
-            .agents
-            .iter()
-            .filter(|(known, agent)| agent.offered && known.namespace == key.namespace)
+        let known = || {
+            self.agents
+                .iter()
+                .filter(|(known, agent)| agent.offered && known.namespace == key.namespace)
+        };
+        let near = known()
+            .map(|(known, _)| (strsim::jaro_winkler(&known.name, &key.name), &*known.name))
+            .filter(|(likeness, _)| *likeness >= NEAR)
+            .max_by(|a, b| a.0.total_cmp(&b.0).then_with(|| b.1.cmp(a.1)));
+        let mut names: Vec<&str> = known()
+            .filter(|(_, agent)| agent.slots() > 0)
             .map(|(known, _)| &*known.name)
             .collect();
         names.sort_unstable();
-        let near = names
-            .iter()
-            .map(|name| (strsim::jaro_winkler(name, &key.name), *name))
-            .filter(|(likeness, _)| *likeness >= NEAR)
-            .max_by(|a, b| a.0.total_cmp(&b.0));
 
         let mut message = format!("agent \"{key}\" is unknown: no worker has offered it");
         if let Some((_, near)) = near {

@@ -1,65 +1,32 @@
-//! Runs: from the ask to the answer. Finds each a slot, or says why there is none.
+//! Runs: from the ask to the answer. Which slot gets one is in `placing`.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::envelope::{Answer, Code, Failure, Request};
-use crate::ids::{Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::ids::{RunId, SchemaId, WorkerId};
 use crate::run::{self, Next, Run};
 use crate::slot;
 
-use super::agents::Class;
+use super::placing::Judgement;
 use super::{Action, Core, Timer};
 
 /// How long a caller who was told BUSY should wait at least.
-const BUSY_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
-
-const MIB: u64 = 1024 * 1024;
+pub(super) const BUSY_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// A run and what Core needs to place it.
 #[derive(Debug)]
 pub(super) struct RunEntry {
     pub(super) run: Run,
-    request: Arc<Request>,
-    frame_bytes: u64,
+    pub(super) request: Arc<Request>,
+    pub(super) frame_bytes: u64,
     /// Its place in the queue, the same each time it comes back to it.
-    order: u64,
+    pub(super) order: u64,
     /// Whether it counts against the limits of the queue.
-    waiting: bool,
+    pub(super) waiting: bool,
     /// The worker it was not accepted by, or that gave it back.
-    avoid: Option<WorkerId>,
-    verdicts: Vec<(SchemaId, bool)>,
-    refusal: Option<Failure>,
-}
-
-impl RunEntry {
-    fn fits(&self, class: Class) -> bool {
-        self.frame_bytes <= class.max_receive_bytes
-    }
-
-    fn verdict(&self, class: Class) -> Verdict {
-        if !self.fits(class) {
-            return Verdict::Refused;
-        }
-        let Some(schema) = class.schema else {
-            return Verdict::Takes;
-        };
-        if !self.request.payload.is_json() {
-            return Verdict::Takes;
-        }
-        match self.verdicts.iter().find(|(judged, _)| *judged == schema) {
-            Some((_, true)) => Verdict::Takes,
-            Some((_, false)) => Verdict::Refused,
-            None => Verdict::Unjudged(schema),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    Takes,
-    Refused,
-    Unjudged(SchemaId),
+    pub(super) avoid: Option<WorkerId>,
+    pub(super) judgements: Vec<(SchemaId, Judgement)>,
 }
 
 impl Core {
@@ -85,8 +52,7 @@ impl Core {
                 order,
                 waiting: false,
                 avoid: None,
-                verdicts: Vec::new(),
-                refusal: None,
+                judgements: Vec::new(),
             },
         );
         self.timers.set(deadline, Timer::Run(id));
@@ -110,27 +76,6 @@ impl Core {
         }
         self.agents.entry(key).or_default().queue.insert(order, id);
         self.settle(now, id, actions);
-    }
-
-    pub(super) fn judged(
-        &mut self,
-        now: Instant,
-        id: RunId,
-        schema: SchemaId,
-        refusal: Option<Failure>,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(entry) = self.runs.get_mut(&id) else {
-            return;
-        };
-        if entry.verdicts.iter().any(|(judged, _)| *judged == schema) {
-            return;
-        }
-        entry.verdicts.push((schema, refusal.is_none()));
-        entry.refusal = refusal.or(entry.refusal.take());
-        if matches!(entry.run.state(), run::State::Queued) {
-            self.settle(now, id, actions);
-        }
     }
 
     pub(super) fn cancelled(
@@ -256,209 +201,6 @@ impl Core {
                 });
             }
         }
-    }
-
-    /// Finds a queued run a free slot, or decides whether it may wait for one.
-    fn settle(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
-        let Some(entry) = self.runs.get(&id) else {
-            return;
-        };
-        let Some(agent) = self.agents.get(&entry.request.agent) else {
-            return;
-        };
-        let free = agent
-            .ready
-            .values()
-            .copied()
-            .find(|slot| self.may_take(*slot, entry));
-        if let Some(slot) = free {
-            return self.deliver(now, slot, id, actions);
-        }
-        let verdicts: Vec<Verdict> = agent.classes.keys().map(|c| entry.verdict(*c)).collect();
-        if !verdicts.is_empty() && verdicts.iter().all(|v| *v == Verdict::Refused) {
-            let refusal = self.refusal(entry);
-            return self.refuse(now, id, refusal, actions);
-        }
-        let mut unjudged = false;
-        for verdict in verdicts {
-            if let Verdict::Unjudged(schema) = verdict {
-                unjudged = true;
-                let request = entry.request.clone();
-                actions.push(Action::Judge {
-                    run: id,
-                    schema,
-                    request,
-                });
-            }
-        }
-        if !unjudged {
-            self.wait(now, id, actions);
-        }
-    }
-
-    /// Counts a run against the limits of the queue, or answers BUSY.
-    fn wait(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
-        let Some(entry) = self.runs.get_mut(&id) else {
-            return;
-        };
-        let Some(agent) = self.agents.get_mut(&entry.request.agent) else {
-            return;
-        };
-        let first = entry.run.attempt() == Attempt::default();
-        if entry.waiting {
-            return;
-        }
-        let bytes = entry.request.payload.data.len() as u64;
-        let full = if agent.waiting >= self.limits.queue_runs {
-            Some(format!(
-                "{} runs wait for it, which is the limit",
-                agent.waiting
-            ))
-        } else if self.queued_bytes + bytes > self.limits.queue_bytes {
-            Some("the payloads of waiting runs are at their limit".to_owned())
-        } else {
-            None
-        };
-        match full {
-            Some(why) if first => {
-                let key = entry.request.agent.clone();
-                let message = format!("agent \"{key}\" is busy: {}; {why}", self.why_waiting(&key));
-                let busy = Failure::new(Code::Busy, message).retry_after(BUSY_RETRY);
-                self.refuse(now, id, busy, actions);
-            }
-            Some(_) | None => {
-                entry.waiting = true;
-                agent.waiting += 1;
-                self.queued_bytes += bytes;
-            }
-        }
-    }
-
-    /// Offers a slot that has become free the oldest run it may take.
-    pub(super) fn fill(&mut self, now: Instant, slot: SlotId, actions: &mut Vec<Action>) {
-        let Some(held) = self.slots.get(&slot) else {
-            return;
-        };
-        let Some(agent) = self.agents.get(&held.offer.agent) else {
-            return;
-        };
-        let next = agent.queue.values().copied().find(|run| {
-            self.runs
-                .get(run)
-                .is_some_and(|entry| self.may_take(slot, entry))
-        });
-        if let Some(run) = next {
-            self.deliver(now, slot, run, actions);
-        }
-    }
-
-    /// Has every waiting run of an agent settled anew, because a slot of a new class is there.
-    pub(super) fn judge_waiting(&mut self, now: Instant, slot: SlotId, actions: &mut Vec<Action>) {
-        let Some(held) = self.slots.get(&slot) else {
-            return;
-        };
-        let Some(agent) = self.agents.get(&held.offer.agent) else {
-            return;
-        };
-        let waiting: Vec<RunId> = agent.queue.values().copied().collect();
-        for run in waiting {
-            self.settle(now, run, actions);
-        }
-    }
-
-    fn may_take(&self, slot: SlotId, entry: &RunEntry) -> bool {
-        let Some(held) = self.slots.get(&slot) else {
-            return false;
-        };
-        let class = super::agents::class_of(&held.offer);
-        if entry.verdict(class) != Verdict::Takes {
-            return false;
-        }
-        entry.avoid != Some(held.offer.worker) || !self.another_worker(held.offer.worker, entry)
-    }
-
-    /// Whether a worker other than this one has a slot of the run's agent.
-    fn another_worker(&self, worker: WorkerId, entry: &RunEntry) -> bool {
-        self.workers.iter().any(|(id, other)| {
-            *id != worker && other.offer.agent == entry.request.agent && !other.slots.is_empty()
-        })
-    }
-
-    fn deliver(&mut self, now: Instant, slot: SlotId, id: RunId, actions: &mut Vec<Action>) {
-        self.leave_queue(id);
-        self.no_longer_ready(slot);
-        let Some(entry) = self.runs.get_mut(&id) else {
-            return;
-        };
-        let Some(held) = self.slots.get_mut(&slot) else {
-            return;
-        };
-        let delivery = entry.run.next_delivery();
-        let lease: Lease = (self.leases)();
-        let accept_timeout = self.limits.accept_timeout
-            + self
-                .limits
-                .accept_timeout_per_mib
-                .mul_f64(entry.frame_bytes as f64 / MIB as f64);
-        held.lease = Some(lease);
-        held.slot.apply(
-            now,
-            &self.limits.slot,
-            slot::Event::Assigned {
-                delivery,
-                accept_timeout,
-            },
-        );
-        entry.run.apply(now, run::Event::Delivered(slot));
-        actions.push(Action::Deliver {
-            slot,
-            delivery,
-            lease,
-            request: entry.request.clone(),
-            deadline: entry.run.deadline(),
-        });
-        self.arm(slot);
-    }
-
-    fn leave_queue(&mut self, id: RunId) {
-        let Some(entry) = self.runs.get_mut(&id) else {
-            return;
-        };
-        let Some(agent) = self.agents.get_mut(&entry.request.agent) else {
-            return;
-        };
-        agent.queue.remove(&entry.order);
-        if entry.waiting {
-            entry.waiting = false;
-            agent.waiting -= 1;
-            self.queued_bytes -= entry.request.payload.data.len() as u64;
-        }
-    }
-
-    /// Why no attached slot takes the request.
-    fn refusal(&self, entry: &RunEntry) -> Failure {
-        if let Some(refusal) = &entry.refusal {
-            return refusal.clone();
-        }
-        let largest = self
-            .agents
-            .get(&entry.request.agent)
-            .and_then(|agent| {
-                agent
-                    .classes
-                    .keys()
-                    .map(|class| class.max_receive_bytes)
-                    .max()
-            })
-            .unwrap_or_default();
-        Failure::new(
-            Code::PayloadTooLarge,
-            format!(
-                "the request takes up to {} bytes on the wire and the connected workers receive at \
-                 most {largest}: send less, or raise the workers' max_receive_bytes",
-                entry.frame_bytes
-            ),
-        )
     }
 }
 

@@ -7,10 +7,9 @@ use std::time::Instant;
 use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, Lease, SlotId};
 use crate::run::{self, Cause};
-use crate::slot::{self, End, Refusal, Slot, Verdict};
+use crate::slot::{self, End, Level, Refusal, Slot, Verdict};
 
 use super::agents::class_of;
-use super::asks::shutting_down;
 use super::workers::Offer;
 use super::{Action, Core, Frame, Note, Reply, Timer};
 
@@ -22,9 +21,9 @@ pub(super) struct SlotEntry {
     /// What came with the newest request.
     pub(super) lease: Option<Lease>,
     /// Its key in its agent's free slots.
-    ready: Option<u64>,
+    pub(super) ready: Option<u64>,
     /// What its timer is set to.
-    timer: Option<Instant>,
+    pub(super) timer: Option<Instant>,
 }
 
 impl Core {
@@ -152,12 +151,14 @@ impl Core {
         };
         let verdict = entry.slot.apply(now, &self.limits.slot, event);
         let worker = entry.offer.worker;
+        let name = &entry.offer.info.name;
         match (verdict, reply) {
             (Verdict::Answered(delivery), Some(reply)) => {
                 self.answered(now, id, delivery, reply, actions);
             }
             (Verdict::Declined(delivery), _) => {
-                let why = Failure::new(Code::WorkerLost, "every worker gave the request back");
+                let message = format!("worker \"{name}\" gave the request back");
+                let why = Failure::new(Code::WorkerLost, message);
                 self.freed(now, id, actions);
                 self.delivery_failed(now, delivery.run, worker, Cause::Declined, why, actions);
             }
@@ -212,19 +213,31 @@ impl Core {
                     self.no_longer_ready(id);
                 }
                 self.arm(id);
+                let leaves = self.slots.get(&id).filter(|e| e.slot.is_stopping());
+                if let Some(agent) = leaves.map(|entry| entry.offer.agent.clone()) {
+                    self.place_avoiding(now, &agent, actions);
+                }
             }
             Verdict::Free => self.freed(now, id, actions),
             Verdict::Take => {
                 let seq = self.slots.get(&id).and_then(|entry| entry.slot.last_seq());
                 if let Some(seq) = seq {
-                    actions.push(Action::Acknowledge { slot: id, seq });
+                    self.acknowledge(id, seq, actions);
                 }
             }
-            Verdict::AcknowledgeAgain(seq) => actions.push(Action::Acknowledge { slot: id, seq }),
+            Verdict::AcknowledgeAgain(seq) => self.acknowledge(id, seq, actions),
             Verdict::Stale => actions.push(Action::Note(Note::Stale { slot: id })),
             // A reply's verdicts are handled where the reply is at hand.
             Verdict::Answered(_) | Verdict::Declined(_) => {}
             Verdict::End(end, held) => self.end(now, id, &end, held, actions),
+        }
+    }
+
+    /// A minimal level worker gets nothing between a request and its end, `appended` included.
+    fn acknowledge(&self, id: SlotId, seq: u64, actions: &mut Vec<Action>) {
+        let level = self.slots.get(&id).map(|entry| entry.slot.level());
+        if level == Some(Level::Full) {
+            actions.push(Action::Acknowledge { slot: id, seq });
         }
     }
 
@@ -258,17 +271,18 @@ impl Core {
         if self.leaving {
             return self.slot_apply(now, id, slot::Event::ServerLeaving, actions);
         }
+        self.arm(id);
         let order = self.next_order();
         let Some(entry) = self.slots.get_mut(&id) else {
             return;
         };
-        if matches!(entry.slot.state(), slot::State::Ready) && entry.ready.is_none() {
-            entry.ready = Some(order);
-            if let Some(agent) = self.agents.get_mut(&entry.offer.agent) {
-                agent.ready.insert(order, id);
-            }
+        if !matches!(entry.slot.state(), slot::State::Ready) {
+            return;
         }
-        self.arm(id);
+        entry.ready = Some(order);
+        if let Some(agent) = self.agents.get_mut(&entry.offer.agent) {
+            agent.ready.insert(order, id);
+        }
         self.fill(now, id, actions);
     }
 
@@ -281,107 +295,6 @@ impl Core {
         {
             agent.ready.remove(&order);
         }
-    }
-
-    /// A call is gone without an end of ours.
-    pub(super) fn lost(&mut self, now: Instant, id: SlotId, why: &str, actions: &mut Vec<Action>) {
-        let Some(entry) = self.remove_slot(now, id) else {
-            return;
-        };
-        if let Some(delivery) = entry.slot.delivery() {
-            let message = format!("worker \"{}\" was lost: {why}", entry.offer.info.name);
-            let failure = Failure::new(Code::WorkerLost, message);
-            let worker = entry.offer.worker;
-            self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
-        }
-    }
-
-    /// The harness ends a call; what was in it fails as the end says.
-    fn end(
-        &mut self,
-        now: Instant,
-        id: SlotId,
-        end: &End,
-        held: Option<Delivery>,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(entry) = self.slots.get(&id) else {
-            return;
-        };
-        let worker = entry.offer.worker;
-        let name = entry.offer.info.name.clone();
-        if let (Some(delivery), Some(lease), Some(code)) = (held, entry.lease, still_runs(end)) {
-            self.remember_unreleased(now, worker, delivery, lease, code);
-        }
-        self.remove_slot(now, id);
-        actions.push(Action::End {
-            slot: id,
-            end: end.clone(),
-        });
-        let Some(delivery) = held else { return };
-        let (cause, failure) = match end {
-            // The run has ended already.
-            End::DeadlineExceeded(_) | End::Cancelled(_) => return,
-            End::Idle | End::Refused(_) => return,
-            End::Leaving => return self.refuse(now, delivery.run, shutting_down(), actions),
-            End::Closed => (
-                Cause::Declined,
-                Failure::new(
-                    Code::WorkerLost,
-                    format!("worker \"{name}\" left without a reply"),
-                ),
-            ),
-            End::NotAccepted(_) => (
-                Cause::NotAccepted,
-                Failure::new(
-                    Code::WorkerLost,
-                    format!("worker \"{name}\" did not show in time that it has the request"),
-                ),
-            ),
-            End::HeartbeatsMissed => (
-                Cause::Lost,
-                Failure::new(
-                    Code::WorkerLost,
-                    format!("worker \"{name}\" was lost: it missed three heartbeats"),
-                ),
-            ),
-            End::WrongAttempt { named, .. } => {
-                let message = format!("worker \"{name}\" sent a frame about {named}");
-                (
-                    Cause::ProtocolViolation,
-                    Failure::new(Code::ProtocolViolation, message),
-                )
-            }
-            End::Violation(violation) => (
-                Cause::ProtocolViolation,
-                Failure::new(
-                    Code::ProtocolViolation,
-                    format!("worker \"{name}\" broke the protocol: {violation}"),
-                ),
-            ),
-            End::FrameTooLarge { bytes, limit } => (
-                Cause::FrameTooLarge,
-                Failure::new(
-                    Code::PayloadTooLarge,
-                    format!(
-                        "worker \"{name}\" sent a frame of {bytes} bytes, the limit is {limit}: \
-                         reply with less, or in output pieces"
-                    ),
-                ),
-            ),
-        };
-        self.delivery_failed(now, delivery.run, worker, cause, failure, actions);
-    }
-
-    fn remove_slot(&mut self, now: Instant, id: SlotId) -> Option<SlotEntry> {
-        self.no_longer_ready(id);
-        let entry = self.slots.remove(&id)?;
-        if let Some(at) = entry.timer {
-            self.timers.clear(at, Timer::Slot(id));
-        }
-        self.leave_agent(now, &entry.offer);
-        self.leave_worker(entry.offer.worker, id);
-        Some(entry)
     }
 
     /// Sets a slot's timer no later than its next rule. An earlier timer stands: it finds nothing
@@ -400,17 +313,5 @@ impl Core {
             self.timers.clear(at, Timer::Slot(id));
         }
         self.timers.set(wake, Timer::Slot(id));
-    }
-}
-
-/// Whether the worker may still work after this end, and how that is called.
-fn still_runs(end: &End) -> Option<Code> {
-    match end {
-        End::DeadlineExceeded(_) => Some(Code::DeadlineExceeded),
-        End::Cancelled(_) => Some(Code::Cancelled),
-        End::NotAccepted(_) => Some(Code::WorkerLost),
-        End::WrongAttempt { .. } | End::Violation(_) => Some(Code::ProtocolViolation),
-        End::FrameTooLarge { .. } => Some(Code::PayloadTooLarge),
-        End::Closed | End::Idle | End::HeartbeatsMissed | End::Leaving | End::Refused(_) => None,
     }
 }

@@ -23,7 +23,7 @@ pub(super) enum Timer {
 
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    set: BTreeSet<(Instant, Timer)>,
+    pub(super) set: BTreeSet<(Instant, Timer)>,
 }
 
 impl Timers {
@@ -44,10 +44,5 @@ impl Timers {
             return None;
         }
         self.set.pop_first().map(|(_, timer)| timer)
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_empty(&self) -> bool {
-        self.set.is_empty()
     }
 }

@@ -49,6 +49,7 @@ struct Waiting {
     heartbeat: bool,
     end: Option<End>,
     ended: bool,
+    abandoned: bool,
     writer: Option<Waker>,
     session: Option<Waker>,
 }
@@ -130,11 +131,36 @@ impl Outbox {
         waiting.end.is_some()
     }
 
-    /// Waits until the call has an end, written or not. One task may wait.
+    /// Waits until the call has an end, written or not. One task may wait, for this or `abandoned`.
     pub async fn ended(&self) {
         std::future::poll_fn(|cx| {
             let mut waiting = self.lock();
             if waiting.ended || waiting.end.is_some() {
+                return Poll::Ready(());
+            }
+            waiting.session = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Says that the transport has dropped the call and writes nothing more.
+    pub fn abandon(&self) {
+        let session = {
+            let mut waiting = self.lock();
+            waiting.abandoned = true;
+            waiting.session.take()
+        };
+        if let Some(session) = session {
+            session.wake();
+        }
+    }
+
+    /// Waits until the transport has dropped the call. One task may wait, for this or `ended`.
+    pub async fn abandoned(&self) {
+        std::future::poll_fn(|cx| {
+            let mut waiting = self.lock();
+            if waiting.abandoned {
                 return Poll::Ready(());
             }
             waiting.session = Some(cx.waker().clone());

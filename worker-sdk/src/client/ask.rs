@@ -202,7 +202,7 @@ fn timeout(asked: Option<Duration>, deadline: Option<Instant>, now: Instant) -> 
     let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
     match (asked, left) {
         (Some(asked), Some(left)) => asked.min(left),
-        (Some(asked), None) => asked,
+        (Some(asked), None) => asked.min(wire::LONGEST),
         (None, Some(left)) => left,
         (None, None) => DEFAULT_TIMEOUT,
     }
@@ -240,6 +240,7 @@ mod tests {
             (Some(second * 9), Some(second), second),
             (Some(second), Some(second * 9), second),
             (Some(second), Some(Duration::ZERO), Duration::ZERO),
+            (Some(Duration::MAX), None, wire::LONGEST),
         ] {
             assert_eq!(timeout(asked, left.map(|left| now + left), now), expected);
         }

@@ -3,7 +3,7 @@
 //! Owns who connects (one slot at a time, the others wait for it), when (jittered back-off) and
 //! what is logged: one line when the harness is away, one when it is back.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
@@ -19,28 +19,34 @@ use crate::retry::Backoff;
 pub(crate) struct Link {
     address: Address,
     connection: Mutex<Connection>,
-    away: AtomicBool,
+    presence: std::sync::Mutex<Presence>,
 }
 
 #[derive(Debug)]
 struct Connection {
     backoff: Backoff,
-    /// Counts connections, so that a slot can only discard the one it used.
-    number: u64,
     channel: Option<Channel>,
+}
+
+/// Whether the harness is there, as far as the newest connection tells.
+#[derive(Debug, Default)]
+struct Presence {
+    /// Counts connections. What a slot says of an older one is no news: the slots of a broken
+    /// connection notice one after the other, some after others are back.
+    newest: u64,
+    away: bool,
 }
 
 impl Link {
     pub(crate) fn new(address: Address, initial: Duration, max: Duration) -> Self {
         let connection = Connection {
             backoff: Backoff::new(initial, max),
-            number: 0,
             channel: None,
         };
         Self {
             address,
             connection: Mutex::new(connection),
-            away: AtomicBool::new(false),
+            presence: Default::default(),
         }
     }
 
@@ -54,17 +60,18 @@ impl Link {
         let mut connection = self.connection.lock().await;
         loop {
             if let Some(channel) = &connection.channel {
-                return Ok((connection.number, channel.clone()));
+                return Ok((self.presence().newest, channel.clone()));
             }
             match connect(&self.address).await {
                 Ok(channel) => {
-                    connection.number += 1;
                     connection.channel = Some(channel);
                     connection.backoff.reset();
+                    self.presence().newest += 1;
                 }
                 Err(error) if error.kind() == ErrorKind::InvalidAddress => return Err(error),
                 Err(error) => {
-                    self.away(&chain(&error));
+                    let newest = self.presence().newest;
+                    self.away(newest, &chain(&error));
                     let wait = connection.backoff.next_wait(None);
                     tokio::time::sleep(wait).await;
                 }
@@ -72,26 +79,33 @@ impl Link {
         }
     }
 
-    /// Says that calls on this connection fail: the next one is made on a new connection.
-    pub(crate) async fn discard(&self, number: u64) {
+    /// A call on this connection was lost: the next one is made on a new connection. Logs once
+    /// that the harness is away.
+    pub(crate) async fn lost(&self, number: u64, why: &str) {
+        self.away(number, why);
         let mut connection = self.connection.lock().await;
-        if connection.number == number {
+        if self.presence().newest == number {
             connection.channel = None;
         }
     }
 
-    /// Logs once that the harness is away.
-    pub(crate) fn away(&self, why: &str) {
-        if !self.away.swap(true, Ordering::Relaxed) {
+    /// A call on this connection was welcomed. Logs once that the harness is back, if it was away.
+    pub(crate) fn back(&self, number: u64) {
+        let mut presence = self.presence();
+        if presence.newest == number && std::mem::replace(&mut presence.away, false) {
+            info!(address = %self.address, "the harness is back");
+        }
+    }
+
+    fn away(&self, number: u64, why: &str) {
+        let mut presence = self.presence();
+        if presence.newest == number && !std::mem::replace(&mut presence.away, true) {
             warn!(address = %self.address, why, "the harness is away; trying to reach it");
         }
     }
 
-    /// Logs once that it is back, if it was away.
-    pub(crate) fn back(&self) {
-        if self.away.swap(false, Ordering::Relaxed) {
-            info!(address = %self.address, "the harness is back");
-        }
+    fn presence(&self) -> MutexGuard<'_, Presence> {
+        self.presence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -76,11 +76,12 @@ impl BlockingContext {
         self.runtime.block_on(async {
             tokio::select! {
                 biased;
+                // What is done is done, also when the work is to stop.
+                value = future => Ok(value),
                 () = self.ctx.cancelled() => {
                     let reason = self.ctx.cancel_reason().unwrap_or(CancelReason::Cancelled);
                     Err(stopped(reason))
                 }
-                value = future => Ok(value),
             }
         })
     }

@@ -56,7 +56,7 @@ impl Cancel {
     }
 }
 
-/// Keeps the slot away from the harness while it lives; see [`Context::hold`].
+/// Keeps the slot away from the harness while it lives; see [`crate::Context::hold`].
 #[derive(Debug)]
 pub struct Hold(#[expect(dead_code, reason = "held for its drop")] TaskTrackerToken);
 

@@ -8,8 +8,8 @@ use super::*;
 use crate::agent::AgentError;
 use crate::payload::Payload;
 
-const INTERVAL: Duration = Duration::from_secs(5);
-const LIMITS: Limits = Limits {
+pub(super) const INTERVAL: Duration = Duration::from_secs(5);
+pub(super) const LIMITS: Limits = Limits {
     unacked_entries: 2,
     unacked_bytes: 100,
     payload_bytes: 1000,
@@ -50,7 +50,7 @@ fn lease() -> Lease {
     }
 }
 
-fn delivery() -> Inbound {
+pub(super) fn delivery() -> Inbound {
     Inbound::Request(Box::new(Delivery {
         lease: lease(),
         payload: Payload::json(&1).unwrap(),
@@ -67,7 +67,7 @@ fn delivery() -> Inbound {
     }))
 }
 
-fn welcome() -> Inbound {
+pub(super) fn welcome() -> Inbound {
     Inbound::Welcome(Welcome {
         heartbeat_interval: INTERVAL,
         limits: LIMITS,
@@ -81,18 +81,18 @@ fn entry() -> Entry {
     }
 }
 
-fn append(entry_bytes: u64) -> Event {
+pub(super) fn append(entry_bytes: u64) -> Event {
     Event::Append {
         entry: entry(),
         entry_bytes,
     }
 }
 
-fn replied() -> Event {
+pub(super) fn replied() -> Event {
     Event::Replied(Reply::Value(Payload::json(&2).unwrap()))
 }
 
-fn end(code: EndCode, reason: Option<&str>) -> End {
+pub(super) fn end(code: EndCode, reason: Option<&str>) -> End {
     End {
         code,
         reason: reason.map(str::to_owned),
@@ -236,7 +236,7 @@ fn every_frame_in_every_state() {
             "drained, leave",
             "drained",
             "drained",
-            "drained",
+            "",
         ],
     );
     for frame in [Inbound::Heartbeat, Inbound::Entry, Inbound::Unknown] {

@@ -38,12 +38,18 @@ pub(super) struct Ended {
 }
 
 /// Lives one call. When it returns, the call's work has stopped.
-pub(super) async fn run(shared: &Arc<Shared>, channel: Channel, previous: Option<Lease>) -> Ended {
+pub(super) async fn run(
+    shared: &Arc<Shared>,
+    connection: u64,
+    channel: Channel,
+    previous: Option<Lease>,
+) -> Ended {
     let (frames, received) = mpsc::channel(FRAMES);
     let mut outbox = VecDeque::new();
     outbox.push_back(wire::hello(&shared.profile, previous));
     let mut call = Call {
         shared,
+        connection,
         session: Session::new(now()),
         frames: Some(frames),
         half_closing: false,
@@ -73,6 +79,7 @@ fn now() -> std::time::Instant {
 
 struct Call<'a> {
     shared: &'a Arc<Shared>,
+    connection: u64,
     session: Session,
     /// The request half; None when it is closed.
     frames: Option<mpsc::Sender<v1::AttachRequest>>,
@@ -137,7 +144,7 @@ impl Call<'_> {
                 Action::Send(frame) => self.send(frame),
                 Action::Welcomed => {
                     self.welcomed = true;
-                    self.shared.welcomed();
+                    self.shared.welcomed(self.connection);
                 }
                 Action::Start(delivery) => self.start(*delivery),
                 Action::Stop(reason) => stopping = Some(reason),

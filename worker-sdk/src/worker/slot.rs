@@ -57,7 +57,7 @@ impl Slot {
             () = self.left_alone() => return Ok(true),
         };
         let opened = Instant::now();
-        let ended = call::run(&shared, channel, self.released.clone()).await;
+        let ended = call::run(&shared, number, channel, self.released.clone()).await;
         if ended.welcomed {
             self.released = None;
         }
@@ -78,8 +78,7 @@ impl Slot {
                 self.released = released.or(self.released.take());
                 if away {
                     debug!(why, "a call was lost");
-                    shared.link.away(&why);
-                    shared.link.discard(number).await;
+                    shared.link.lost(number, &why).await;
                 } else {
                     warn!(why, "the harness ended a call");
                 }

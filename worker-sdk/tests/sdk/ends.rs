@@ -1,8 +1,7 @@
 //! How calls end, and what the worker does then.
 
 use std::collections::HashMap;
-use std::io::Write;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use harness_proto::v1;
@@ -15,6 +14,7 @@ use worker_sdk::context::CancelReason;
 use worker_sdk::{Agent, BlockingContext, Context, ErrorKind, agent_fn, blocking_fn};
 
 use crate::fake::{Fake, lease, ours, released, within};
+use crate::log;
 use crate::subject::{Relay, builder, start};
 
 /// Says when it is dropped.
@@ -260,14 +260,7 @@ async fn a_drained_worker_ends_well() {
 
 #[tokio::test]
 async fn a_harness_that_is_away_is_one_line_in_the_log() {
-    let log = Log::default();
-    let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_max_level(tracing::Level::INFO)
-        .with_writer(move || writer.clone())
-        .finish();
-    let _guard = tracing::subscriber::set_default(subscriber);
+    log::capture();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let (agent, _drops) = endless();
@@ -281,31 +274,12 @@ async fn a_harness_that_is_away_is_one_line_in_the_log() {
         calls.push(fake.welcomed().await);
     }
     within("line", async {
-        while !log.text().contains("the harness is back") {
-            tokio::time::sleep(Duration::from_millis(5)).await;
+        while !log::text().contains("the harness is back") {
+            tokio::task::yield_now().await;
         }
     })
     .await;
-    let text = log.text();
+    let text = log::text();
     assert_eq!(text.matches("the harness is away").count(), 1, "{text}");
     assert_eq!(text.matches("the harness is back").count(), 1, "{text}");
-}
-
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
 }

@@ -9,5 +9,6 @@ mod client;
 mod ends;
 mod fake;
 mod leaving;
+mod log;
 mod subject;
 mod work;

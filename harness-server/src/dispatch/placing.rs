@@ -1,0 +1,342 @@
+//! Placing: which queued run goes to which free slot, which may wait, and which no slot can take.
+
+use std::time::Instant;
+
+use crate::envelope::{Code, Failure};
+use crate::ids::{AgentKey, Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::run;
+use crate::slot;
+
+use super::agents::{Class, class_of};
+use super::asks::{BUSY_RETRY, RunEntry};
+use super::{Action, Core};
+
+const MIB: u64 = 1024 * 1024;
+
+/// What a schema says of a request.
+#[derive(Debug)]
+pub(super) enum Judgement {
+    /// It is being asked.
+    Awaited,
+    /// It takes it.
+    Takes,
+    /// It does not, for this reason.
+    Refuses(Failure),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Takes,
+    Refused,
+    Awaited,
+    Unjudged(SchemaId),
+}
+
+impl Verdict {
+    fn refuses(self) -> bool {
+        self == Self::Refused
+    }
+}
+
+impl RunEntry {
+    fn fits(&self, class: Class) -> bool {
+        self.frame_bytes <= class.max_receive_bytes
+    }
+
+    fn verdict(&self, class: Class) -> Verdict {
+        if !self.fits(class) {
+            return Verdict::Refused;
+        }
+        let Some(schema) = class.schema else {
+            return Verdict::Takes;
+        };
+        if !self.request.payload.is_json() {
+            return Verdict::Takes;
+        }
+        match self.judgement(schema) {
+            Some(Judgement::Takes) => Verdict::Takes,
+            Some(Judgement::Refuses(_)) => Verdict::Refused,
+            Some(Judgement::Awaited) => Verdict::Awaited,
+            None => Verdict::Unjudged(schema),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_being_judged(&self) -> bool {
+        let mut judgements = self.judgements.iter();
+        judgements.any(|(_, judgement)| matches!(judgement, Judgement::Awaited))
+    }
+
+    fn judgement(&self, schema: SchemaId) -> Option<&Judgement> {
+        self.judgements
+            .iter()
+            .find(|(judged, _)| *judged == schema)
+            .map(|(_, judgement)| judgement)
+    }
+}
+
+impl Core {
+    pub(super) fn judged(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        schema: SchemaId,
+        refusal: Option<Failure>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let awaited = entry.judgements.iter_mut().find(|(judged, judgement)| {
+            *judged == schema && matches!(judgement, Judgement::Awaited)
+        });
+        let Some((_, judgement)) = awaited else {
+            return;
+        };
+        *judgement = refusal.map_or(Judgement::Takes, Judgement::Refuses);
+        if matches!(entry.run.state(), run::State::Queued) {
+            self.settle(now, id, actions);
+        }
+    }
+
+    /// Finds a queued run a free slot, or decides whether it may wait for one.
+    pub(super) fn settle(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        if self.place(now, id, actions) {
+            return;
+        }
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let Some(agent) = self.agents.get(&entry.request.agent) else {
+            return;
+        };
+        let classes = agent.classes.keys();
+        if !agent.classes.is_empty() && classes.clone().all(|c| entry.verdict(*c).refuses()) {
+            let refusal = refusal(entry, classes.copied());
+            return self.refuse(now, id, refusal, actions);
+        }
+        // What versions that are gone said is kept only as long as there is room.
+        if entry.judgements.len() >= self.limits.agent_classes {
+            let attached = |schema| classes.clone().any(|class| class.schema == Some(schema));
+            entry.judgements.retain(|(schema, _)| attached(*schema));
+        }
+        let mut awaited = false;
+        for class in classes.clone() {
+            match entry.verdict(*class) {
+                Verdict::Unjudged(schema) => {
+                    awaited = true;
+                    entry.judgements.push((schema, Judgement::Awaited));
+                    actions.push(Action::Judge {
+                        run: id,
+                        schema,
+                        request: entry.request.clone(),
+                    });
+                }
+                Verdict::Awaited => awaited = true,
+                Verdict::Takes | Verdict::Refused => {}
+            }
+        }
+        if !awaited {
+            self.wait(now, id, actions);
+        }
+    }
+
+    /// Gives a queued run to the slot that is free longest, if one may take it.
+    fn place(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) -> bool {
+        let free = self.runs.get(&id).and_then(|entry| {
+            let agent = self.agents.get(&entry.request.agent)?;
+            let mut ready = agent.ready.values().copied();
+            ready.find(|slot| self.may_take(now, *slot, entry))
+        });
+        if let Some(slot) = free {
+            self.deliver(now, slot, id, actions);
+        }
+        free.is_some()
+    }
+
+    /// A slot left or is leaving: a run that waited for it to avoid another worker may have no
+    /// other any more.
+    pub(super) fn place_avoiding(
+        &mut self,
+        now: Instant,
+        agent: &AgentKey,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(agent) = self.agents.get(agent) else {
+            return;
+        };
+        if agent.ready.is_empty() {
+            return;
+        }
+        let avoids = |run: &RunId| self.runs.get(run).is_some_and(|e| e.avoid.is_some());
+        let avoiding: Vec<RunId> = agent.queue.values().copied().filter(avoids).collect();
+        for run in avoiding {
+            self.place(now, run, actions);
+        }
+    }
+
+    /// Counts a run against the limits of the queue, or answers BUSY.
+    fn wait(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let Some(agent) = self.agents.get_mut(&entry.request.agent) else {
+            return;
+        };
+        let first = entry.run.attempt() == Attempt::default();
+        if entry.waiting {
+            return;
+        }
+        let bytes = entry.request.payload.data.len() as u64;
+        let full = if agent.waiting >= self.limits.queue_runs {
+            Some(format!(
+                "{} runs wait for it, which is the limit",
+                agent.waiting
+            ))
+        } else if self.queued_bytes + bytes > self.limits.queue_bytes {
+            Some("the payloads of waiting runs are at their limit".to_owned())
+        } else {
+            None
+        };
+        match full {
+            Some(why) if first => {
+                let key = entry.request.agent.clone();
+                let message = format!("agent \"{key}\" is busy: {}; {why}", self.why_waiting(&key));
+                let busy = Failure::new(Code::Busy, message).retry_after(BUSY_RETRY);
+                self.refuse(now, id, busy, actions);
+            }
+            Some(_) | None => {
+                entry.waiting = true;
+                agent.waiting += 1;
+                self.queued_bytes += bytes;
+            }
+        }
+    }
+
+    /// Offers a slot that has become free the oldest run it may take.
+    pub(super) fn fill(&mut self, now: Instant, slot: SlotId, actions: &mut Vec<Action>) {
+        let Some(held) = self.slots.get(&slot) else {
+            return;
+        };
+        let Some(agent) = self.agents.get(&held.offer.agent) else {
+            return;
+        };
+        let next = agent.queue.values().copied().find(|run| {
+            self.runs
+                .get(run)
+                .is_some_and(|entry| self.may_take(now, slot, entry))
+        });
+        if let Some(run) = next {
+            self.deliver(now, slot, run, actions);
+        }
+    }
+
+    /// Has every waiting run of an agent settled anew, because a slot of a new class is there.
+    pub(super) fn judge_waiting(&mut self, now: Instant, slot: SlotId, actions: &mut Vec<Action>) {
+        let Some(held) = self.slots.get(&slot) else {
+            return;
+        };
+        let Some(agent) = self.agents.get(&held.offer.agent) else {
+            return;
+        };
+        let waiting: Vec<RunId> = agent.queue.values().copied().collect();
+        for run in waiting {
+            self.settle(now, run, actions);
+        }
+    }
+
+    /// Whether a free slot may be given a run.
+    pub(super) fn may_take(&self, now: Instant, slot: SlotId, entry: &RunEntry) -> bool {
+        let Some(held) = self.slots.get(&slot) else {
+            return false;
+        };
+        // Past its deadline it would only cost the slot its call; the next tick answers it.
+        if now >= entry.run.deadline() || entry.verdict(class_of(&held.offer)) != Verdict::Takes {
+            return false;
+        }
+        entry.avoid != Some(held.offer.worker) || !self.another_worker(held.offer.worker, entry)
+    }
+
+    /// Whether a worker other than this one may come to take the run.
+    fn another_worker(&self, worker: WorkerId, entry: &RunEntry) -> bool {
+        self.workers
+            .iter()
+            .filter(|(id, other)| **id != worker && other.offer.agent == entry.request.agent)
+            .flat_map(|(_, other)| &other.slots)
+            .filter_map(|slot| self.slots.get(slot))
+            .any(|held| !held.slot.is_stopping() && !entry.verdict(class_of(&held.offer)).refuses())
+    }
+
+    fn deliver(&mut self, now: Instant, slot: SlotId, id: RunId, actions: &mut Vec<Action>) {
+        self.leave_queue(id);
+        self.no_longer_ready(slot);
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let Some(held) = self.slots.get_mut(&slot) else {
+            return;
+        };
+        let delivery = entry.run.next_delivery();
+        let lease: Lease = (self.leases)();
+        let accept_timeout = self.limits.accept_timeout
+            + self
+                .limits
+                .accept_timeout_per_mib
+                .mul_f64(entry.frame_bytes as f64 / MIB as f64);
+        held.lease = Some(lease);
+        held.slot.apply(
+            now,
+            &self.limits.slot,
+            slot::Event::Assigned {
+                delivery,
+                accept_timeout,
+            },
+        );
+        entry.run.apply(now, run::Event::Delivered(slot));
+        actions.push(Action::Deliver {
+            slot,
+            delivery,
+            lease,
+            request: entry.request.clone(),
+            deadline: entry.run.deadline(),
+        });
+        self.arm(slot);
+    }
+
+    pub(super) fn leave_queue(&mut self, id: RunId) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let Some(agent) = self.agents.get_mut(&entry.request.agent) else {
+            return;
+        };
+        agent.queue.remove(&entry.order);
+        if entry.waiting {
+            entry.waiting = false;
+            agent.waiting -= 1;
+            self.queued_bytes -= entry.request.payload.data.len() as u64;
+        }
+    }
+}
+
+/// Why none of these classes takes the request.
+fn refusal(entry: &RunEntry, classes: impl Iterator<Item = Class>) -> Failure {
+    let mut largest = 0;
+    for class in classes {
+        largest = largest.max(class.max_receive_bytes);
+        if entry.fits(class)
+            && let Some(schema) = class.schema
+            && let Some(Judgement::Refuses(why)) = entry.judgement(schema)
+        {
+            return why.clone();
+        }
+    }
+    Failure::new(
+        Code::PayloadTooLarge,
+        format!(
+            "the request takes up to {} bytes on the wire and the connected workers receive at \
+             most {largest}: send less, or raise the workers' max_receive_bytes",
+            entry.frame_bytes
+        ),
+    )
+}

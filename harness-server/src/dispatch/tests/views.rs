@@ -1,0 +1,119 @@
+//! What operators are shown.
+
+use super::{AgentKey, Code, Frame, Level, Offer, SECOND, SlotId, World, ask, minimal, offer};
+use crate::dispatch::SlotStateView;
+
+#[test]
+fn agents_are_shown_with_their_slots_and_queue() {
+    let mut world = World::new();
+    let versioned = |version: &str, worker| Offer {
+        version: version.to_owned(),
+        description: format!("says it {version}"),
+        ..minimal("echo", worker)
+    };
+    world.attach(versioned("2", 1));
+    let leaves = world.attach(versioned("1", 1));
+    world.attach(versioned("1", 2));
+    world.attach(minimal("a-first", 3));
+    world.frame(leaves, Frame::Leave);
+    world.ask_and_see(ask("echo").timeout(600 * SECOND));
+    let views = world.core.view_agents("default");
+    let names: Vec<&str> = views.iter().map(|view| &*view.name).collect();
+    assert_eq!(names, ["a-first", "echo"]);
+    let echo = &views[1];
+    assert_eq!(echo.versions, ["1", "2"]);
+    assert_eq!(echo.description, "says it 1", "the newest slot's");
+    assert_eq!(
+        (echo.slots_ready, echo.slots_busy, echo.slots_other),
+        (1, 1, 1)
+    );
+    assert_eq!((echo.workers, echo.queued, echo.unreleased), (2, 0, 0));
+
+    world.ask("echo");
+    let queued = world.ask("echo");
+    assert_eq!(world.core.view_agents("default")[1].queued, 1);
+    assert!(!world.is_answered(queued));
+}
+
+#[test]
+fn each_namespace_is_shown_its_own() {
+    let mut world = World::new();
+    world.attach(Offer {
+        agent: AgentKey::new("staging", "echo"),
+        ..offer("echo", 1)
+    });
+    assert!(world.core.view_agents("default").is_empty());
+    assert!(world.core.view_workers(world.now, "default", "").is_empty());
+    assert_eq!(world.core.view_agents("staging").len(), 1);
+    assert_eq!(world.core.view_workers(world.now, "staging", "").len(), 1);
+}
+
+#[test]
+fn an_agent_without_slots_is_shown_and_one_only_waited_for_is_not() {
+    let mut world = World::new();
+    let slot = world.attach(offer("echo", 1));
+    world.lose(slot);
+    world.ask_and_see(ask("upper").wait_for_agent());
+    let views = world.core.view_agents("default");
+    assert_eq!(views.len(), 1);
+    assert_eq!((&*views[0].name, views[0].workers), ("echo", 0));
+}
+
+#[test]
+fn workers_are_shown_by_agent_then_name() {
+    let mut world = World::new();
+    for (agent, worker) in [("echo", 2), ("upper", 3), ("echo", 1)] {
+        world.attach(offer(agent, worker));
+    }
+    let names = |agent: &str| -> Vec<String> {
+        let views = world.core.view_workers(world.now, "default", agent);
+        views.iter().map(|v| v.offer.info.name.clone()).collect()
+    };
+    assert_eq!(names(""), ["w1", "w2", "w3"]);
+    assert_eq!(names("upper"), ["w3"]);
+    assert!(names("lower").is_empty());
+}
+
+#[test]
+fn slots_are_shown_with_their_state_and_what_they_hold() {
+    let mut world = World::new();
+    let ids = [(); 3].map(|()| world.attach(minimal("echo", 1)));
+    world.pass(SECOND);
+    let run = world.ask("echo");
+    world.frame(ids[1], Frame::Leave);
+    world.pass(2 * SECOND);
+    let views = world.core.view_workers(world.now, "default", "echo");
+    assert_eq!(views.len(), 1);
+    assert_eq!(views[0].attached_for, 3 * SECOND);
+    let shown: Vec<(SlotId, SlotStateView, _)> = views[0]
+        .slots
+        .iter()
+        .map(|slot| (slot.id, slot.state, slot.in_state_for))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (ids[0], SlotStateView::Busy, 2 * SECOND),
+            (ids[1], SlotStateView::Stopping, 2 * SECOND),
+            (ids[2], SlotStateView::Ready, 3 * SECOND),
+        ]
+    );
+    assert_eq!(views[0].slots[0].delivery.map(|held| held.run), Some(run));
+    assert_eq!(views[0].offer.level, Level::Minimal);
+}
+
+#[test]
+fn cancelled_work_is_shown_after_its_call_is_gone() {
+    let mut world = World::new();
+    world.attach(minimal("echo", 1));
+    let run = world.ask("echo");
+    world.cancel(run);
+    world.pass(3 * SECOND);
+    let views = world.core.view_workers(world.now, "default", "echo");
+    assert!(views[0].slots.is_empty());
+    let held = &views[0].unreleased[0];
+    assert_eq!((held.delivery.run, held.code), (run, Code::Cancelled));
+    assert_eq!(held.ended_ago, 3 * SECOND);
+    let agent = &world.core.view_agents("default")[0];
+    assert_eq!((agent.workers, agent.unreleased), (0, 1));
+}
