@@ -15,6 +15,7 @@ mod workers;
 
 use std::io;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{ArgAction, Args, Parser, Subcommand};
 use worker_sdk::Harness;
@@ -62,6 +63,9 @@ enum Command {
     DemoWorker(demo::worker::DemoWorker),
 }
 
+/// How long a harness may take to be connected to, or to answer what it knows at once.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// Which harness a command speaks to.
 #[derive(Debug, Args)]
 struct Server {
@@ -79,10 +83,25 @@ impl Server {
         }
     }
 
-    async fn connect(&self) -> Result<Harness, CliError> {
-        Harness::connect(self.address())
+    /// Connects, for at most `patience`.
+    async fn connect(&self, patience: Duration) -> Result<Harness, CliError> {
+        self.within(patience, Harness::connect(self.address()))
             .await
-            .map_err(|error| self.explain(error))
+    }
+
+    /// A call to the harness; one that has no answer in time has reached none.
+    async fn within<T>(
+        &self,
+        patience: Duration,
+        call: impl Future<Output = Result<T, worker_sdk::Error>>,
+    ) -> Result<T, CliError> {
+        match tokio::time::timeout(patience, call).await {
+            Ok(answer) => answer.map_err(|error| self.explain(error)),
+            Err(_) => Err(CliError::Unreachable {
+                address: self.address().to_owned(),
+                source: None,
+            }),
+        }
     }
 
     fn explain(&self, error: worker_sdk::Error) -> CliError {

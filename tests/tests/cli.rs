@@ -215,6 +215,14 @@ fn nobody_reachable_is_exit_code_3_with_the_command_that_starts_a_harness() {
 }
 
 #[test]
+fn a_port_that_says_nothing_is_no_harness() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let asked = harness(&["agents", "--server", &address]);
+    assert_one_line(&asked, 3, &["no harness answers", &address]);
+}
+
+#[test]
 fn mistakes_are_one_line_and_exit_code_2() {
     for (arguments, part) in [
         (&["serve", "--lisen", "x"][..], "'--listen'"),

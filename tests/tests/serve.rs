@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use harness_server::{Config, Limits};
 use harness_tests::{BOUND, Finished, Harness, Process, Signal, Worker, command, eventually};
 use nix::errno::Errno;
 use nix::sys::signal::kill;
@@ -44,6 +45,17 @@ fn a_wrong_configuration_is_told_with_file_line_and_near_key() {
     );
     let refused = harness(&["serve", "--config", "/does/not/exist.toml"]).finish();
     assert_refused(&refused, 2, &["cannot read /does/not/exist.toml"]);
+}
+
+#[test]
+fn the_configuration_in_the_readme_is_valid_and_tells_the_defaults() {
+    let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let (_, rest) = readme.split_once("```toml\n").expect("a TOML block");
+    let (example, _) = rest.split_once("```").expect("its end");
+    let told = Config::parse(example).unwrap().limits;
+    let shown = |limits: Limits| format!("{limits:?}");
+    assert_eq!(shown(told), shown(Limits::default()));
 }
 
 #[test]

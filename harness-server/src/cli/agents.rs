@@ -4,7 +4,7 @@ use clap::Args;
 use worker_sdk::client::admin::Agent;
 
 use super::error::CliError;
-use super::{Server, output, program};
+use super::{PATIENCE, Server, output, program};
 
 const HEAD: [&str; 7] = [
     "AGENT",
@@ -36,11 +36,8 @@ pub(super) struct Agents {
 
 impl Agents {
     pub(super) async fn run(self) -> Result<(), CliError> {
-        let harness = self.server.connect().await?;
-        let agents = harness
-            .agents("")
-            .await
-            .map_err(|error| self.server.explain(error))?;
+        let harness = self.server.connect(PATIENCE).await?;
+        let agents = self.server.within(PATIENCE, harness.agents("")).await?;
         if self.json {
             return output::json(&agents);
         }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use clap::Args;
 use serde::de::IgnoredAny;
 use worker_sdk::payload::JSON;
-use worker_sdk::{Answer, Harness, Payload};
+use worker_sdk::{Answer, Payload};
 
 use super::error::CliError;
-use super::{Server, output};
+use super::{PATIENCE, Server, output};
 use crate::shutdown::Stops;
 
 /// More than any harness takes; what is read from standard input is bounded.
@@ -84,7 +84,8 @@ impl Ask {
     }
 
     async fn ask(self, payload: Payload) -> Result<Answer<Payload>, CliError> {
-        let harness = self.connect().await?;
+        let patience = self.timeout.unwrap_or(PATIENCE).min(PATIENCE);
+        let harness = self.server.connect(patience).await?;
         let mut ask = harness.ask(self.agent, payload);
         if let Some(timeout) = self.timeout {
             ask = ask.timeout(timeout);
@@ -96,21 +97,6 @@ impl Ask {
             ask = ask.metadata(key, value);
         }
         ask.await.map_err(|error| self.server.explain(error))
-    }
-
-    /// Connects, for no longer than the whole may take.
-    async fn connect(&self) -> Result<Harness, CliError> {
-        let connecting = self.server.connect();
-        match self.timeout {
-            None => connecting.await,
-            Some(timeout) => match tokio::time::timeout(timeout, connecting).await {
-                Ok(connected) => connected,
-                Err(_) => Err(CliError::Unreachable {
-                    address: self.server.address().to_owned(),
-                    source: None,
-                }),
-            },
-        }
     }
 }
 

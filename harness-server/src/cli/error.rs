@@ -25,7 +25,7 @@ pub(super) enum CliError {
     /// The harness answered with an error.
     #[error(transparent)]
     Sdk(SdkError),
-    /// Nothing answers there; without a source: not within the ask's own timeout.
+    /// Nothing answers there; without a source: not in time.
     #[error("no harness answers at {address}")]
     Unreachable {
         address: String,

@@ -5,7 +5,7 @@ use worker_sdk::client::admin::{Slot, SlotState, Unreleased, Worker};
 
 use super::error::CliError;
 use super::output::{printable, rounded};
-use super::{Server, agents, output};
+use super::{PATIENCE, Server, agents, output};
 
 const HEAD: [&str; 8] = [
     "AGENT", "WORKER", "PID", "HOST", "LANGUAGE", "SLOTS", "ATTACHED", "STATE",
@@ -34,12 +34,12 @@ pub(super) struct Workers {
 
 impl Workers {
     pub(super) async fn run(self) -> Result<(), CliError> {
-        let harness = self.server.connect().await?;
+        let harness = self.server.connect(PATIENCE).await?;
         let agent = self.agent.as_deref().unwrap_or_default();
-        let workers = harness
-            .workers("", agent)
-            .await
-            .map_err(|error| self.server.explain(error))?;
+        let workers = self
+            .server
+            .within(PATIENCE, harness.workers("", agent))
+            .await?;
         if self.json {
             return output::json(&workers);
         }
