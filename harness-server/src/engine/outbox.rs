@@ -43,6 +43,7 @@ pub struct Outbox {
 #[derive(Debug, Default)]
 struct Waiting {
     welcome: Option<SlotId>,
+    welcomed: bool,
     request: Option<Outgoing>,
     appended: Option<u64>,
     appended_written: u64,
@@ -207,7 +208,12 @@ impl Outbox {
 impl Waiting {
     fn take(&mut self) -> Option<Outgoing> {
         if let Some(slot) = self.welcome.take() {
+            self.welcomed = true;
             return Some(Outgoing::Welcome(slot));
+        }
+        // A request that another thread placed may be put here before the welcome of its slot is.
+        if !self.welcomed {
+            return None;
         }
         if let Some(request) = self.request.take() {
             return Some(request);
@@ -230,6 +236,26 @@ mod tests {
 
     fn next(outbox: &Outbox) -> Poll<Option<Result<Outgoing, End>>> {
         outbox.poll_next(&Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn nothing_but_an_end_comes_before_the_welcome() {
+        let outbox = Outbox::default();
+        outbox.heartbeat();
+        assert!(next(&outbox).is_pending());
+        outbox.welcome(SlotId(1));
+        assert!(matches!(
+            next(&outbox),
+            Poll::Ready(Some(Ok(Outgoing::Welcome(_))))
+        ));
+        assert!(matches!(
+            next(&outbox),
+            Poll::Ready(Some(Ok(Outgoing::Heartbeat)))
+        ));
+
+        let refused = Outbox::default();
+        refused.end(End::Leaving);
+        assert!(matches!(next(&refused), Poll::Ready(Some(Err(_)))));
     }
 
     #[test]
