@@ -166,7 +166,7 @@ impl Listener {
         stop: CancellationToken,
         close: CancellationToken,
     ) {
-        info!(address = self.name, "listening");
+        debug!(address = self.name, "listening");
         let mut late = LATE_CONNECTIONS;
         while late > 0 {
             // What has connected before `stop` is accepted before it is obeyed: it gets a typed

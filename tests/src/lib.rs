@@ -1,5 +1,32 @@
-//! What the integration tests share: an embedded harness, bare protocol peers, process guards.
+//! What the integration tests stand on: real processes, each in a folder of its own, on ports the
+//! system gives, killed when the test ends and heard when it fails.
 //!
-//! Owns no assertions about the product; the tests in `tests/` make them.
+//! - [`eventually`]: wait for a condition, with a bound.
+//! - [`Process`]: a child process whose output is kept; [`Finished`] is one that has ended.
+//! - [`Harness`]: `harness serve`, and commands that talk to it.
+//! - [`Worker`]: a worker of the examples, of `examples/python`, or the [`Worker::puppet`], an
+//!   agent that does what its request says.
+//! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
+//!
+//! ```no_run
+//! use harness_tests::{Harness, Worker};
+//!
+//! let harness = Harness::start();
+//! let _echo = Worker::start(&harness, "echo");
+//! let asked = harness.cli(["ask", "echo", "hello"]);
+//! assert_eq!(asked.code, Some(0), "{asked}");
+//! assert_eq!(asked.stdout, "hello\n");
+//! ```
 
+mod harness;
+mod process;
+mod programs;
+mod wait;
+mod worker;
+
+pub use harness::{Harness, HarnessBuilder};
+pub use process::{Finished, Process, Signal};
+pub use programs::{command, program};
+pub use wait::{BOUND, eventually, eventually_async};
+pub use worker::{Worker, WorkerBuilder};
 pub mod raw;

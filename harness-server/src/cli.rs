@@ -1,0 +1,166 @@
+//! The command line: what can be said, and who acts it out.
+//!
+//! Owns the grammar and the exit code. Each command is a module of its own; what is printed goes
+//! through [`output`], what fails is a [`CliError`].
+
+mod agents;
+mod ask;
+mod demo;
+mod error;
+mod output;
+mod program;
+mod serve;
+mod usage;
+mod workers;
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::{ArgAction, Args, Parser, Subcommand};
+use worker_sdk::Harness;
+
+use crate::telemetry::Level;
+use error::CliError;
+
+const EXAMPLES: &str = "\
+Examples:
+  harness demo                       see it work: an answer, a hung agent stopped on time
+  harness serve                      run a harness on 127.0.0.1:7070
+  harness ask echo '\"hello\"'         ask an agent
+  harness ask echo hello --json | jq .reply
+  harness agents                     what can be asked
+  harness workers                    who answers, and with what they are busy
+
+Exit codes:
+  0  answered, or left in good order
+  1  answered with an error, or the command failed
+  2  a wrong flag, value, address or configuration file
+  3  no harness could be reached
+  4  the deadline passed
+  130, 143  stopped by Ctrl-C or SIGTERM before an answer";
+
+/// Runs agents that may hang, crash or lie, and keeps the caller in control.
+#[derive(Debug, Parser)]
+#[command(name = "harness", version, after_help = EXAMPLES)]
+pub(crate) struct Cli {
+    /// Tell every cause of an error, and log more; twice for the most
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Serve(serve::Serve),
+    Ask(ask::Ask),
+    Agents(agents::Agents),
+    Workers(workers::Workers),
+    Demo(demo::Demo),
+    #[command(hide = true)]
+    DemoWorker(demo::worker::DemoWorker),
+}
+
+/// Which harness a command speaks to.
+#[derive(Debug, Args)]
+struct Server {
+    /// The harness: host:port, http://host:port or unix:/absolute/path
+    /// [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "ADDRESS", env = "HARNESS_ADDRESS")]
+    server: Option<String>,
+}
+
+impl Server {
+    fn address(&self) -> &str {
+        match self.server.as_deref() {
+            Some(address) if !address.is_empty() => address,
+            Some(_) | None => harness_server::config::DEFAULT_ADDRESS,
+        }
+    }
+
+    async fn connect(&self) -> Result<Harness, CliError> {
+        Harness::connect(self.address())
+            .await
+            .map_err(|error| self.explain(error))
+    }
+
+    fn explain(&self, error: worker_sdk::Error) -> CliError {
+        CliError::of_call(self.address(), error)
+    }
+}
+
+impl Cli {
+    /// Reads the arguments of this process; help and mistakes are told here.
+    ///
+    /// # Errors
+    /// The exit code when there is nothing more to do.
+    pub(crate) fn read() -> Result<Self, ExitCode> {
+        Self::try_parse().map_err(|error| usage::tell(&error))
+    }
+
+    /// How much is logged unless RUST_LOG says.
+    pub(crate) fn log_level(&self) -> Level {
+        let service = matches!(self.command, Command::Serve(_));
+        match (self.verbose, service) {
+            (0, false) => Level::Warn,
+            (0, true) => Level::Info,
+            (1, _) => Level::Debug,
+            (_, _) => Level::Trace,
+        }
+    }
+
+    /// Acts the command out and tells how it failed.
+    pub(crate) async fn run(self) -> ExitCode {
+        let (json, verbose) = (self.command.json(), self.verbose > 0);
+        match self.command.run().await {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                output::failure(&error, json, verbose);
+                ExitCode::from(error.exit_code())
+            }
+        }
+    }
+
+    /// Tells that not even a runtime could be made.
+    pub(crate) fn cannot_start(&self, source: io::Error) -> ExitCode {
+        let error = CliError::io("cannot start", source);
+        output::failure(&error, self.command.json(), self.verbose > 0);
+        ExitCode::from(error.exit_code())
+    }
+}
+
+impl Command {
+    async fn run(self) -> Result<(), CliError> {
+        match self {
+            Self::Serve(serve) => serve.run().await,
+            Self::Ask(ask) => ask.run().await,
+            Self::Agents(agents) => agents.run().await,
+            Self::Workers(workers) => workers.run().await,
+            Self::Demo(demo) => demo.run().await,
+            Self::DemoWorker(worker) => worker.run().await,
+        }
+    }
+
+    /// Whether standard output is to hold one JSON value, errors included.
+    fn json(&self) -> bool {
+        match self {
+            Self::Ask(ask) => ask.json,
+            Self::Agents(agents) => agents.json,
+            Self::Workers(workers) => workers.json,
+            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,69 @@
+//! `harness serve`: runs a harness until it is asked to leave.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use harness_server::{Config, Server};
+
+use super::error::CliError;
+use super::output;
+use crate::shutdown::Stops;
+
+/// Run a harness until Ctrl-C or SIGTERM
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A second signal ends it at once. Each address is told on standard error once it is listened on.
+A flag wins over the configuration file; README.md tells what the file can say.
+
+Examples:
+  harness serve
+  harness serve --listen 127.0.0.1:0 --listen unix:/run/harness/harness.sock
+  harness serve --config harness.toml")]
+pub(super) struct Serve {
+    /// Where to listen: host:port or unix:/absolute/path; may be given more than once
+    /// [default: 127.0.0.1:7070]
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Vec<String>,
+
+    /// A configuration file (TOML)
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+
+    /// Listen on addresses that are not loopback although nothing is encrypted
+    #[arg(long)]
+    insecure: bool,
+}
+
+impl Serve {
+    pub(super) async fn run(self) -> Result<(), CliError> {
+        let stops =
+            Stops::listen().map_err(|error| CliError::io("cannot listen to signals", error))?;
+        let server = Server::bind(self.config()?).await?;
+        for address in server.addresses() {
+            output::note(&format!("listening on {address}"));
+        }
+        stops
+            .run(async |stop| server.run(stop).await)
+            .await
+            .map_err(CliError::cut_off)
+    }
+
+    fn config(self) -> Result<Config, CliError> {
+        let mut config = match self.config {
+            Some(file) => {
+                Config::read(&file).map_err(|source| CliError::Config { file, source })?
+            }
+            None => Config::default(),
+        };
+        if !self.listen.is_empty() {
+            config.listen = self.listen;
+        }
+        config.insecure |= self.insecure;
+        if config.listen.is_empty() {
+            return Err(CliError::Usage(
+                "the configuration listens on no address: give listen at least one".to_owned(),
+            ));
+        }
+        Ok(config)
+    }
+}

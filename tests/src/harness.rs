@@ -1,0 +1,192 @@
+//! A harness under test: `harness serve` in a process of its own.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::process::{Finished, Process, Signal};
+use crate::programs::command;
+use crate::wait::{BOUND, eventually};
+
+/// A running harness; killed when dropped.
+pub struct Harness {
+    process: Process,
+    address: String,
+    #[expect(dead_code, reason = "holds the configuration file and the socket")]
+    folder: TempDir,
+}
+
+/// A harness to be started.
+pub struct HarnessBuilder {
+    listen: Option<String>,
+    unix: bool,
+    config: Option<String>,
+    arguments: Vec<String>,
+}
+
+impl Harness {
+    /// Starts one with default settings on a free port of 127.0.0.1, and waits until it listens.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[track_caller]
+    pub fn start() -> Self {
+        Self::builder().start()
+    }
+
+    /// Sets one up.
+    pub fn builder() -> HarnessBuilder {
+        HarnessBuilder {
+            listen: None,
+            unix: false,
+            config: None,
+            arguments: Vec::new(),
+        }
+    }
+
+    /// Where it listens, as callers and workers write it.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// The command `harness ARGUMENTS...`, speaking to this harness.
+    pub fn command<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Command {
+        let mut command = command("harness");
+        command
+            .env("HARNESS_ADDRESS", &self.address)
+            .args(arguments);
+        command
+    }
+
+    /// Runs `harness ARGUMENTS...` against this harness until it ends.
+    ///
+    /// # Panics
+    /// When it does not end within [`BOUND`].
+    #[track_caller]
+    pub fn cli<I: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = I>) -> Finished {
+        Process::run("harness (client)", self.command(arguments))
+    }
+
+    /// The summary of an agent as `harness agents --json` tells it; none while it is unknown.
+    #[track_caller]
+    pub fn agent(&self, agent: &str) -> Option<serde_json::Value> {
+        let told = self.cli(["agents", "--json"]);
+        assert_eq!(told.code, Some(0), "{told}");
+        let agents = told.json();
+        let agents = agents.as_array().expect("a list of agents");
+        agents.iter().find(|found| found["name"] == agent).cloned()
+    }
+
+    /// Waits until an agent has so many slots that are READY.
+    ///
+    /// # Panics
+    /// When it does not within [`BOUND`].
+    #[track_caller]
+    pub fn wait_for_ready(&self, agent: &str, slots: u64) {
+        let what = format!("agent {agent} has {slots} READY slots");
+        eventually(&what, BOUND, || {
+            let ready = self.agent(agent)?["slots_ready"].as_u64();
+            (ready == Some(slots)).then_some(())
+        });
+    }
+
+    /// Waits until an agent has so many slots that are BUSY.
+    ///
+    /// # Panics
+    /// When it does not within [`BOUND`].
+    #[track_caller]
+    pub fn wait_for_busy(&self, agent: &str, slots: u64) {
+        let what = format!("agent {agent} has {slots} BUSY slots");
+        eventually(&what, BOUND, || {
+            let busy = self.agent(agent)?["slots_busy"].as_u64();
+            (busy == Some(slots)).then_some(())
+        });
+    }
+
+    /// Asks it to leave with SIGTERM and waits until it has.
+    ///
+    /// # Panics
+    /// When it does not end within [`BOUND`].
+    #[track_caller]
+    pub fn stop(self) -> Finished {
+        self.stop_with(Signal::SIGTERM)
+    }
+
+    /// [`Harness::stop`] with another signal.
+    ///
+    /// # Panics
+    /// When it does not end within [`BOUND`].
+    #[track_caller]
+    pub fn stop_with(self, signal: Signal) -> Finished {
+        self.process.signal(signal);
+        self.process.finish()
+    }
+}
+
+impl HarnessBuilder {
+    /// Listens on this address instead; a port of 0 is any free one. Starting one on the address
+    /// of a harness that was stopped is how a test restarts it.
+    #[must_use]
+    pub fn listen(mut self, address: impl Into<String>) -> Self {
+        self.listen = Some(address.into());
+        self
+    }
+
+    /// Listens on a Unix socket in a folder of its own.
+    #[must_use]
+    pub fn unix(mut self) -> Self {
+        self.unix = true;
+        self
+    }
+
+    /// Uses this text as its configuration file.
+    #[must_use]
+    pub fn config(mut self, text: impl Into<String>) -> Self {
+        self.config = Some(text.into());
+        self
+    }
+
+    /// One more argument of `harness serve`.
+    #[must_use]
+    pub fn argument(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Starts it and waits until it listens.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[track_caller]
+    pub fn start(self) -> Harness {
+        let folder = TempDir::new().expect("a folder of its own");
+        let mut command = command("harness");
+        command.arg("serve");
+        let listen = if self.unix {
+            format!("unix:{}", folder.path().join("harness.sock").display())
+        } else {
+            self.listen.unwrap_or_else(|| "127.0.0.1:0".to_owned())
+        };
+        command.args(["--listen", &listen]);
+        if let Some(text) = self.config {
+            let path = folder.path().join("harness.toml");
+            std::fs::write(&path, text).expect("the configuration must be written");
+            command.arg("--config").arg(path);
+        }
+        command.args(self.arguments);
+        let mut process = Process::start("harness serve", command);
+        let line = process.wait_for_line("listening on ");
+        let address = line.rsplit(' ').next().unwrap_or_default().to_owned();
+        Harness {
+            process,
+            address,
+            folder,
+        }
+    }
+}

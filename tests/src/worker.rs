@@ -1,0 +1,142 @@
+//! A worker under test, in a process of its own.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::Harness;
+use crate::process::{Finished, Process, Signal, tell};
+use crate::programs::command;
+
+/// A running worker; killed when dropped.
+pub struct Worker {
+    process: Process,
+    agent: String,
+}
+
+/// A worker to be started.
+pub struct WorkerBuilder {
+    agent: String,
+    slots: u64,
+    command: Command,
+}
+
+impl Worker {
+    /// Starts a worker of the Rust examples with one slot, and waits until that is READY.
+    ///
+    /// # Panics
+    /// When it does not get there.
+    #[track_caller]
+    pub fn start(harness: &Harness, agent: &str) -> Self {
+        Self::example(agent).start(harness)
+    }
+
+    /// A worker of the Rust examples; its program is named after its agent.
+    #[track_caller]
+    pub fn example(agent: &str) -> WorkerBuilder {
+        WorkerBuilder::new(agent, command(agent))
+    }
+
+    /// The agent `puppet`, which does what its request says; see `tests/src/bin/puppet.rs`.
+    #[track_caller]
+    pub fn puppet() -> WorkerBuilder {
+        WorkerBuilder::new("puppet", command("puppet"))
+    }
+
+    /// The worker of `examples/python`, agent `shout`; none where `./tests/run` has not set Python
+    /// up (it names interpreter and stubs in HARNESS_PYTHON and HARNESS_PYTHON_STUBS).
+    ///
+    /// # Panics
+    /// When they are missing though CI=true.
+    pub fn python() -> Option<WorkerBuilder> {
+        let variables = ["HARNESS_PYTHON", "HARNESS_PYTHON_STUBS"].map(std::env::var_os);
+        let [Some(python), Some(stubs)] = variables else {
+            let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+            assert!(!ci, "HARNESS_PYTHON is not set: run ./tests/run");
+            tell("skipped: HARNESS_PYTHON is not set; ./tests/run sets Python up");
+            return None;
+        };
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let mut command = Command::new(python);
+        command
+            .arg(root.join("examples/python/worker.py"))
+            .env("PYTHONPATH", stubs)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .env("PYTHONUNBUFFERED", "1");
+        Some(WorkerBuilder::new("shout", command))
+    }
+
+    /// Its agent.
+    pub fn agent(&self) -> &str {
+        &self.agent
+    }
+
+    /// Its process.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// Asks it to leave with SIGTERM and waits until it has.
+    ///
+    /// # Panics
+    /// When it does not end in time.
+    #[track_caller]
+    pub fn stop(self) -> Finished {
+        self.process.signal(Signal::SIGTERM);
+        self.process.finish()
+    }
+}
+
+impl WorkerBuilder {
+    fn new(agent: &str, command: Command) -> Self {
+        Self {
+            agent: agent.to_owned(),
+            slots: 1,
+            command,
+        }
+    }
+
+    /// How many slots it has. Default 1.
+    #[must_use]
+    pub fn slots(mut self, slots: u64) -> Self {
+        self.slots = slots;
+        self
+    }
+
+    /// An environment variable for it, such as RUST_LOG.
+    #[must_use]
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.command.env(name, value);
+        self
+    }
+
+    /// Starts it and waits until all its slots are READY, on top of those the agent has by others.
+    ///
+    /// # Panics
+    /// When it does not get there.
+    #[track_caller]
+    pub fn start(self, harness: &Harness) -> Worker {
+        let before = harness
+            .agent(&self.agent)
+            .and_then(|agent| agent["slots_ready"].as_u64())
+            .unwrap_or_default();
+        let (agent, slots) = (self.agent.clone(), self.slots);
+        let worker = self.start_unattached(harness.address());
+        harness.wait_for_ready(&agent, before + slots);
+        worker
+    }
+
+    /// Starts it with an address where a harness may or may not be, and waits for nothing.
+    ///
+    /// # Panics
+    /// When it cannot be started.
+    #[track_caller]
+    pub fn start_unattached(mut self, address: &str) -> Worker {
+        self.command
+            .env("HARNESS_ADDRESS", address)
+            .env("HARNESS_SLOTS", self.slots.to_string());
+        Worker {
+            process: Process::start(format!("worker {}", self.agent), self.command),
+            agent: self.agent,
+        }
+    }
+}

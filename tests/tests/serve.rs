@@ -1,0 +1,201 @@
+//! `harness serve` and `harness demo` as processes: how they start, what stops them from starting,
+//! and how they leave.
+
+use std::time::Duration;
+
+use harness_tests::{BOUND, Finished, Harness, Process, Signal, Worker, command, eventually};
+use nix::errno::Errno;
+use nix::sys::signal::kill;
+use nix::unistd::Pid;
+
+fn harness(arguments: &[&str]) -> Process {
+    let mut harness = command("harness");
+    harness.args(arguments);
+    Process::start("harness", harness)
+}
+
+#[track_caller]
+fn assert_refused(finished: &Finished, code: i32, parts: &[&str]) {
+    assert_eq!(finished.code, Some(code), "{finished}");
+    assert_eq!(finished.stderr.lines().count(), 1, "{finished}");
+    for part in parts {
+        assert!(finished.stderr.contains(part), "no {part:?} in {finished}");
+    }
+}
+
+#[test]
+fn a_port_in_use_is_one_line_and_exit_code_1() {
+    let first = Harness::start();
+    let second = harness(&["serve", "--listen", first.address()]).finish();
+    assert_refused(&second, 1, &[first.address(), "in use", "--listen"]);
+}
+
+#[test]
+fn a_wrong_configuration_is_told_with_file_line_and_near_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("harness.toml");
+    std::fs::write(&path, "\n[limits]\nhello_timout = \"5s\"\n").unwrap();
+    let path = path.to_str().unwrap();
+    let refused = harness(&["serve", "--config", path]).finish();
+    assert_refused(
+        &refused,
+        2,
+        &["harness.toml: line 3", "did you mean \"hello_timeout\"?"],
+    );
+    let refused = harness(&["serve", "--config", "/does/not/exist.toml"]).finish();
+    assert_refused(&refused, 2, &["cannot read /does/not/exist.toml"]);
+}
+
+#[test]
+fn a_configuration_file_is_used() {
+    let harness = Harness::builder()
+        .config("[limits]\nqueue_runs = 0\n")
+        .start();
+    let _puppet = Worker::puppet().start(&harness);
+    let hang = r#"{"do": "hang"}"#;
+    let _asking = Process::start("harness ask", harness.command(["ask", "puppet", hang]));
+    harness.wait_for_busy("puppet", 1);
+    let busy = harness.cli(["ask", "puppet", hang]);
+    assert_eq!(busy.code, Some(1), "{busy}");
+    assert!(busy.stderr.contains("busy"), "{busy}");
+}
+
+#[test]
+fn a_unix_socket_serves_callers_and_workers() {
+    let harness = Harness::builder().unix().start();
+    let _echo = Worker::start(&harness, "echo");
+    let asked = harness.cli(["ask", "echo", "hello"]);
+    assert_eq!(
+        (asked.code, asked.stdout.as_str()),
+        (Some(0), "hello\n"),
+        "{asked}"
+    );
+}
+
+#[test]
+fn every_address_is_told_and_served() {
+    let mut serving = harness(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let addresses = eventually("two addresses", BOUND, || {
+        let stderr = serving.stderr();
+        let lines = stderr
+            .lines()
+            .filter_map(|line| line.strip_prefix("listening on "));
+        let addresses: Vec<String> = lines.map(str::to_owned).collect();
+        (addresses.len() == 2).then_some(addresses)
+    });
+    for address in addresses {
+        let agents = harness(&["agents", "--json", "--server", &address]).finish();
+        assert_eq!(agents.code, Some(0), "{agents}");
+    }
+    assert!(serving.try_wait().is_none());
+}
+
+#[test]
+fn serve_leaves_with_0_on_sigterm_and_on_ctrl_c() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let harness = Harness::start();
+        let _echo = Worker::start(&harness, "echo");
+        let left = harness.stop_with(signal);
+        assert_eq!(left.code, Some(0), "{signal}: {left}");
+        assert_eq!(left.stdout, "", "{left}");
+    }
+}
+
+#[test]
+fn a_second_signal_ends_serve_at_once() {
+    let mut harness = Harness::start();
+    let mut puppet = Worker::puppet().start(&harness);
+    let hang = r#"{"do": "hang"}"#;
+    let _asking = Process::start("harness ask", harness.command(["ask", "puppet", hang]));
+    puppet.process().wait_for_line("started ");
+    harness.process().signal(Signal::SIGTERM);
+    harness.process().wait_for_line("asked to stop");
+    let left = harness.stop();
+    assert_eq!(left.code, Some(143), "{left}");
+}
+
+#[test]
+fn the_demo_tells_its_story_and_its_lines_work() {
+    let mut demo = harness(&["demo"]);
+    demo.wait_for_line("workers");
+    let story = demo.stdout();
+    for part in [
+        "answered: hello",
+        "deadline: caller answered",
+        "dropped",
+        "slot READY",
+    ] {
+        assert!(story.contains(part), "no {part:?} in {story}");
+    }
+    let lines: Vec<&str> = story
+        .lines()
+        .filter(|line| line.contains("/harness "))
+        .collect();
+    assert_eq!(lines.len(), 3, "{story}");
+    for (line, code, printed) in [
+        (lines[0], 0, "hello"),
+        (lines[1], 4, "deadline passed"),
+        (lines[2], 0, "READY"),
+    ] {
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", line]);
+        let ran = Process::run("a copied line", shell);
+        assert_eq!(ran.code, Some(code), "{line}: {ran}");
+        assert!(ran.to_string().contains(printed), "{line}: {ran}");
+    }
+
+    let children = processes_in(&story);
+    assert_eq!(children.len(), 3, "{story}");
+    demo.signal(Signal::SIGINT);
+    let left = demo.finish();
+    assert_eq!(left.code, Some(0), "{left}");
+    for pid in children {
+        assert_eq!(kill(pid, None), Err(Errno::ESRCH), "{pid} is still there");
+    }
+}
+
+#[test]
+fn a_killed_demo_leaves_no_process_behind() {
+    let mut demo = harness(&["demo"]);
+    demo.wait_for_line("workers");
+    let processes = processes_in(&demo.stdout());
+    demo.signal(Signal::SIGKILL);
+    drop(demo.finish());
+    for pid in processes {
+        let what = format!("process {pid} ends");
+        eventually(&what, BOUND, || (!is_running(pid)).then_some(()));
+    }
+}
+
+#[test]
+fn demo_exit_ends_with_0() {
+    let told = harness(&["demo", "--exit"]).finish_within(Duration::from_secs(15));
+    assert_eq!(told.code, Some(0), "{told}");
+    assert!(told.stdout.contains("slot READY"), "{told}");
+    assert!(!told.stdout.contains("Ctrl-C"), "{told}");
+}
+
+/// The process ids a demo has told.
+fn processes_in(story: &str) -> Vec<Pid> {
+    let told = story
+        .lines()
+        .filter_map(|line| line.strip_prefix("process "));
+    told.filter_map(|line| line.split(':').next()?.parse().ok())
+        .map(Pid::from_raw)
+        .collect()
+}
+
+/// An orphan that has ended may wait as a zombie for an init that reaps nobody.
+fn is_running(pid: Pid) -> bool {
+    let state = std::fs::read_to_string(format!("/proc/{pid}/stat"));
+    match state {
+        Ok(state) => !state.contains(") Z "),
+        Err(_) => kill(pid, None).is_ok(),
+    }
+}
