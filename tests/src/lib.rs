@@ -21,6 +21,7 @@
 mod harness;
 mod process;
 mod programs;
+pub mod raw;
 mod wait;
 mod worker;
 
@@ -29,4 +30,3 @@ pub use process::{Finished, Process, Signal};
 pub use programs::{command, program};
 pub use wait::{BOUND, eventually, eventually_async};
 pub use worker::{Worker, WorkerBuilder};
-pub mod raw;
