@@ -1,13 +1,12 @@
-//! What the integration tests share. Owns no assertion about the product; the tests make those.
-//!
-//! [`raw`] is an embedded harness and bare protocol peers. The rest is real processes, each in a
-//! folder of its own, on ports the system gives, killed when the test ends and heard when it fails:
+//! What the integration tests stand on: real processes, each in a folder of its own, on ports the
+//! system gives, killed when the test ends and heard when it fails.
 //!
 //! - [`eventually`]: wait for a condition, with a bound.
 //! - [`Process`]: a child process whose output is kept; [`Finished`] is one that has ended.
 //! - [`Harness`]: `harness serve`, and commands that talk to it.
 //! - [`Worker`]: a worker of the examples, of `examples/python`, or the [`Worker::puppet`], an
 //!   agent that does what its request says.
+//! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
 //!
 //! ```no_run
 //! use harness_tests::{Harness, Worker};

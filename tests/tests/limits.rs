@@ -1,7 +1,5 @@
 //! What a caller may not send, and what is not served: each answer is typed and says what to do.
 
-use std::time::Duration;
-
 use harness_proto::v1::{self, AttemptRef, ErrorCode, Hello, RetryPolicy, RunOptions};
 use harness_tests::raw::{
     Embedded, RawSlot, SOON, admin, ask, hello, refused, runs, typed, within,
@@ -16,7 +14,7 @@ fn with(options: RunOptions) -> v1::AskRequest {
 }
 
 #[tokio::test]
-async fn fields_and_rpcs_that_are_not_served_are_named() {
+async fn fields_that_are_not_served_are_named() {
     let harness = Embedded::start().await;
     let _slot = RawSlot::attach(harness.connect().await, hello("echo")).await;
     let cases = [
@@ -54,6 +52,11 @@ async fn fields_and_rpcs_that_are_not_served_are_named() {
         let error = typed(&status, Code::Unimplemented, ErrorCode::Unimplemented);
         assert!(error.message.contains(field), "{}", error.message);
     }
+}
+
+#[tokio::test]
+async fn rpcs_that_are_not_served_are_named() {
+    let harness = Embedded::start().await;
     let channel = harness.connect().await;
     let mut runs = runs(&channel);
     let mut admin = admin(&channel);

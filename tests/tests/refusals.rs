@@ -91,84 +91,73 @@ fn with_schema(text: &str) -> Frame {
     Frame::Hello(hello)
 }
 
+/// What a frame that breaks a rule looks like, given the request in the slot.
+type Bad = fn(&v1::Request) -> Option<Frame>;
+
+/// Each with the reason of the end it gets.
+const BAD_FRAMES: [(Bad, &str); 7] = [
+    (|_| Some(Frame::Hello(minimal("odd"))), "PROTOCOL_VIOLATION"),
+    (|_| None, "PROTOCOL_VIOLATION"),
+    (|request| Some(output(request, 2, 1)), "PROTOCOL_VIOLATION"),
+    (
+        |request| Some(append(request, entry::Kind::Step(v1::Step::default()))),
+        "PROTOCOL_VIOLATION",
+    ),
+    (
+        |request| {
+            Some(append(
+                request,
+                entry::Kind::RunEnded(v1::RunEnded::default()),
+            ))
+        },
+        "PROTOCOL_VIOLATION",
+    ),
+    (|_| Some(heartbeat_of_another_run()), "WRONG_ATTEMPT"),
+    (
+        |request| Some(reply_of_attempt(request, 9)),
+        "WRONG_ATTEMPT",
+    ),
+];
+
+fn append(request: &v1::Request, kind: entry::Kind) -> Frame {
+    Frame::Append(Append {
+        run_id: request.run_id.clone(),
+        attempt: 1,
+        worker_seq: 1,
+        entry: Some(Entry { kind: Some(kind) }),
+    })
+}
+
+fn heartbeat_of_another_run() -> Frame {
+    let run_id = uuid::Uuid::now_v7().to_string();
+    Frame::Heartbeat(WorkerHeartbeat { run_id, attempt: 1 })
+}
+
+fn reply_of_attempt(request: &v1::Request, attempt: u32) -> Frame {
+    Frame::Reply(Reply {
+        run_id: request.run_id.clone(),
+        attempt,
+        worker_seq: 1,
+        outcome: Some(reply::Outcome::Value(payload("1"))),
+    })
+}
+
 #[tokio::test]
 async fn each_bad_frame_fails_the_run_and_ends_the_call_with_its_reason() {
-    type Bad = fn(&v1::Request) -> Option<Frame>;
-    let wrong = |request: &v1::Request, attempt| {
-        Some(Frame::Reply(Reply {
-            run_id: request.run_id.clone(),
-            attempt,
-            worker_seq: 1,
-            outcome: Some(reply::Outcome::Value(payload("1"))),
-        }))
-    };
-    let cases: [(Bad, Code, &str); 7] = [
-        (
-            |_| Some(Frame::Hello(minimal("odd"))),
-            Code::InvalidArgument,
-            "PROTOCOL_VIOLATION",
-        ),
-        (|_| None, Code::InvalidArgument, "PROTOCOL_VIOLATION"),
-        (
-            |request| Some(output(request, 2, 1)),
-            Code::InvalidArgument,
-            "PROTOCOL_VIOLATION",
-        ),
-        (
-            |request| {
-                Some(Frame::Append(Append {
-                    run_id: request.run_id.clone(),
-                    attempt: 1,
-                    worker_seq: 1,
-                    entry: Some(Entry {
-                        kind: Some(entry::Kind::Step(v1::Step::default())),
-                    }),
-                }))
-            },
-            Code::InvalidArgument,
-            "PROTOCOL_VIOLATION",
-        ),
-        (
-            |request| {
-                Some(Frame::Append(Append {
-                    run_id: request.run_id.clone(),
-                    attempt: 1,
-                    worker_seq: 1,
-                    entry: Some(Entry {
-                        kind: Some(entry::Kind::RunEnded(v1::RunEnded::default())),
-                    }),
-                }))
-            },
-            Code::InvalidArgument,
-            "PROTOCOL_VIOLATION",
-        ),
-        (
-            |_| {
-                Some(Frame::Heartbeat(WorkerHeartbeat {
-                    run_id: uuid::Uuid::now_v7().to_string(),
-                    attempt: 1,
-                }))
-            },
-            Code::FailedPrecondition,
-            "WRONG_ATTEMPT",
-        ),
-        (
-            |_| Some(Frame::Leave(Leave {})),
-            Code::FailedPrecondition,
-            "WRONG_ATTEMPT",
-        ),
-    ];
     let harness = Embedded::start().await;
-    for (number, (bad, code, expected)) in cases.into_iter().enumerate() {
+    for (number, (bad, expected)) in BAD_FRAMES.into_iter().enumerate() {
         let mut slot = RawSlot::attach(harness.connect().await, minimal("odd")).await;
         let asked = asking(&harness, "odd", SOON).await;
         let request = slot.request().await;
         match bad(&request) {
-            Some(Frame::Leave(_)) => slot.send(wrong(&request, 9).expect("a frame")).await,
             Some(frame) => slot.send(frame).await,
             None => slot.send_unknown().await,
         }
         let end = slot.end().await;
+        let code = match expected {
+            "WRONG_ATTEMPT" => Code::FailedPrecondition,
+            _ => Code::InvalidArgument,
+        };
         assert_eq!(
             (end.code(), reason(&end).as_str()),
             (code, expected),

@@ -263,7 +263,7 @@ pub mod entry {
         /// Written by a full level worker: a recorded piece of work; replayed on resume.
         #[prost(message, tag = "11")]
         Step(super::Step),
-        /// Written by a full level worker: what a model call used; replayed on resume.
+        /// Written by the worker: what a model call used; replayed on resume.
         #[prost(message, tag = "12")]
         Usage(super::Usage),
     }
@@ -967,7 +967,7 @@ pub struct Append {
     /// Numbered from 1 in each attempt, growing by 1 over its appends and its reply.
     #[prost(uint64, tag = "3")]
     pub worker_seq: u64,
-    /// The entry: output, progress, log; from full level workers also step and usage. At most
+    /// The entry: output, progress, log, usage; from full level workers also step. At most
     /// `welcome.limits.entry_bytes`.
     #[prost(bytes = "bytes", tag = "4")]
     pub entry: ::prost::bytes::Bytes,
