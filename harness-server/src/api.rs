@@ -4,6 +4,7 @@
 //! `tonic::Status` is made in `status`.
 
 mod admin_service;
+mod admission;
 mod attach_body;
 mod convert;
 mod deadline;

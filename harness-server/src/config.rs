@@ -105,6 +105,8 @@ pub struct Limits {
     pub connecting_retry: Duration,
     /// Deliveries of a run in a row that may end uncounted. Default 2.
     pub uncounted_deliveries: u32,
+    /// Workers a run may kill; the last of them ends it. Default 3.
+    pub poison: u32,
     /// HTTP/2 PINGs on a connection that is otherwise still. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub keepalive_interval: Duration,
@@ -159,6 +161,7 @@ impl Default for Limits {
             connecting_timeout: Duration::from_secs(10),
             connecting_retry: Duration::from_millis(500),
             uncounted_deliveries: 2,
+            poison: 3,
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(10),
             connection_calls: 10_000,

@@ -9,6 +9,7 @@
 
 mod agents;
 mod asks;
+mod chains;
 mod ends;
 mod placing;
 mod slots;
@@ -19,12 +20,13 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::envelope::{Answer, Failure, Payload, Request};
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::retry::Policy;
 use crate::{run, slot};
 
 use agents::Agent;
@@ -106,11 +108,16 @@ pub enum Event {
         /// The new run.
         run: RunId,
         /// What is asked, and of whom.
-        request: Arc<Request>,
+        request: Request,
         /// Its deadline and attempts.
         terms: run::Terms,
-        /// Whether an unknown agent counts as known and empty.
-        wait_for_agent: bool,
+        /// Which slots it may go to, and when.
+        placing: Placing,
+    },
+    /// A piece of a run's output has reached its caller.
+    OutputSeen {
+        /// The run.
+        run: RunId,
     },
     /// A request was held against a schema.
     Judged {
@@ -284,14 +291,31 @@ pub enum Note {
     },
 }
 
-/// Where leases come from.
-pub type Leases = Box<dyn FnMut() -> Lease + Send>;
+/// Which slots a run may go to, and when.
+#[derive(Clone, Debug, Default)]
+pub struct Placing {
+    /// Labels its slot must have.
+    pub selector: BTreeMap<String, String>,
+    /// -100 to 100; higher goes first.
+    pub priority: i32,
+    /// Whether an unknown agent counts as known and empty.
+    pub wait_for_agent: bool,
+}
+
+/// Where chance comes from.
+pub trait Chance: Send {
+    /// A lease nobody can guess.
+    fn lease(&mut self) -> Lease;
+
+    /// The wait before a retry, the first being number 1.
+    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration;
+}
 
 /// The state of a harness.
 pub struct Core {
     limits: Limits,
     started: Instant,
-    leases: Leases,
+    chance: Box<dyn Chance>,
     leaving: bool,
     order: u64,
     queued_bytes: u64,
@@ -306,11 +330,11 @@ pub struct Core {
 impl Core {
     /// An empty harness.
     #[must_use]
-    pub fn new(limits: Limits, leases: Leases, now: Instant) -> Self {
+    pub fn new(limits: Limits, chance: Box<dyn Chance>, now: Instant) -> Self {
         Self {
             limits,
             started: now,
-            leases,
+            chance,
             leaving: false,
             order: 0,
             queued_bytes: 0,
@@ -360,9 +384,12 @@ impl Core {
                 run,
                 request,
                 terms,
-                wait_for_agent,
+                placing,
             } => {
-                self.ask(now, run, request, terms, wait_for_agent, actions);
+                self.ask(now, run, request, (terms, placing), actions);
+            }
+            Event::OutputSeen { run } => {
+                self.run_apply(now, run, run::Event::OutputSeen, actions);
             }
             Event::Judged {
                 run,
@@ -382,6 +409,8 @@ impl Core {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Run(run) => self.deadline_passed(now, run, actions),
+                Timer::Attempt(run) => self.attempt_timed_out(now, run, actions),
+                Timer::Retry(run) => self.backed_off(now, run, actions),
                 Timer::Slot(slot) => self.slot_tick(now, slot, actions),
                 Timer::Release(worker, delivery) => {
                     self.forget_unreleased(worker, delivery);
@@ -394,7 +423,7 @@ impl Core {
 
     fn server_leaving(&mut self, now: Instant, actions: &mut Vec<Action>) {
         self.leaving = true;
-        let mut queued: Vec<(u64, RunId)> = self
+        let mut queued: Vec<(asks::QueueKey, RunId)> = self
             .runs
             .iter()
             .filter(|(_, entry)| matches!(entry.run.state(), run::State::Queued))

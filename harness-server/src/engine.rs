@@ -8,7 +8,7 @@ mod outbox;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
@@ -17,9 +17,12 @@ use tracing::{debug, info, warn};
 use uuid::Uuid;
 
 use crate::config::Limits;
-use crate::dispatch::{Action, AgentView, Core, Event, Frame, Note, Offer, WorkerView};
+use crate::dispatch::{
+    Action, AgentView, Chance, Core, Event, Frame, Note, Offer, Placing, WorkerView,
+};
 use crate::envelope::{Answer, Code, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, SlotId, WorkerId};
+use crate::retry::Policy;
 use crate::run::Terms;
 use crate::schema::{Schema, SchemaError, Schemas, Subject};
 use crate::slot::End;
@@ -63,8 +66,7 @@ impl Engine {
     #[must_use]
     pub fn new(limits: Limits) -> Self {
         let now = Instant::now();
-        let leases = Box::new(|| Lease(Uuid::new_v4().into_bytes()));
-        let core = Core::new(limits.core(), leases, now);
+        let core = Core::new(limits.core(), Box::new(Dice), now);
         let schemas =
             Schemas::new(usize::try_from(limits.schema_bytes.as_u64()).unwrap_or(usize::MAX));
         Self(Arc::new(Shared {
@@ -134,14 +136,14 @@ impl Engine {
 
     /// Starts a run. Dropping what comes back before it is answered cancels the run.
     #[must_use]
-    pub fn ask(&self, request: Request, terms: Terms, wait_for_agent: bool) -> Asked {
+    pub fn ask(&self, request: Request, terms: Terms, placing: Placing) -> Asked {
         let run = RunId(Uuid::now_v7());
         let (sender, answer) = oneshot::channel();
         let event = Event::Ask {
             run,
-            request: Arc::new(request),
+            request,
             terms,
-            wait_for_agent,
+            placing,
         };
         self.apply_with(event, |state| {
             state.callers.insert(run, sender);
@@ -314,6 +316,19 @@ impl Engine {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Chance as a running harness has it.
+struct Dice;
+
+impl Chance for Dice {
+    fn lease(&mut self) -> Lease {
+        Lease(Uuid::new_v4().into_bytes())
+    }
+
+    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
+        policy.wait(retry)
     }
 }
 

@@ -6,6 +6,7 @@
 
 pub mod ids;
 pub mod envelope;
+pub mod retry;
 pub mod slot;
 pub mod run;
 pub mod dispatch;

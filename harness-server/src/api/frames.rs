@@ -86,8 +86,11 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
                     subject: request.caller.subject.to_string(),
                     namespace: request.caller.namespace.to_string(),
                 }),
-                parent: None,
-                depth: 0,
+                parent: request.parent.map(|parent| relay::AttemptRef {
+                    run_id: parent.run.to_string(),
+                    attempt: parent.attempt.0,
+                }),
+                depth: request.depth,
                 trace: request.trace.as_ref().map(convert::trace_to_proto),
                 replay_entries: 0,
                 replay_bytes: 0,

@@ -27,6 +27,7 @@ use crate::engine::Engine;
 use crate::envelope::Code;
 
 use super::admin_service::Admin;
+use super::admission::Admission;
 use super::attach_body::{AttachBody, AttachOutbox};
 use super::run_service::Runs;
 use super::worker_service::Workers;
@@ -67,7 +68,7 @@ pub fn router(engine: &Engine, sessions: TaskTracker, listeners: Vec<String>) ->
                 .max_encoding_message_size(usize::MAX),
         )
         .add_service(
-            RunServiceServer::new(Runs::new(engine.clone()))
+            RunServiceServer::new(Runs::new(Admission::new(engine.clone())))
                 .max_decoding_message_size(limit)
                 .max_encoding_message_size(usize::MAX),
         )

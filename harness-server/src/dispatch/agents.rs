@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, RunId, SchemaId, SlotId};
 
+use super::asks::{QueueKey, RunEntry};
 use super::workers::Offer;
 use super::{Core, Timer};
 
@@ -33,7 +34,7 @@ pub(super) struct Agent {
     /// READY slots, the one that is free longest first.
     pub(super) ready: BTreeMap<u64, SlotId>,
     /// Waiting runs, the oldest first.
-    pub(super) queue: BTreeMap<u64, RunId>,
+    pub(super) queue: BTreeMap<QueueKey, RunId>,
     /// Of these, how many count against the limit of the queue.
     pub(super) waiting: usize,
     /// The offer of the slot attached last.
@@ -161,8 +162,15 @@ impl Core {
         Failure::new(Code::UnknownAgent, message)
     }
 
-    /// Why a run of this agent waits, for the error that says where the time went.
-    pub(super) fn why_waiting(&self, key: &AgentKey) -> String {
+    /// Why a run waits, for the error that says where the time went.
+    pub(super) fn why_waits(&self, entry: &RunEntry) -> String {
+        if matches!(entry.timer, Some((_, Timer::Retry(_)))) {
+            return format!(
+                "waiting to be tried again after attempt {}",
+                entry.run.attempt()
+            );
+        }
+        let key = &entry.request.agent;
         let slots = self.agents.get(key).map_or(0, Agent::slots);
         let ready = self.agents.get(key).map_or(0, |agent| agent.ready.len());
         let unreleased = self.unreleased_of(key);
@@ -175,8 +183,27 @@ impl Core {
         if unreleased > 0 {
             why.push_str(&format!(", {unreleased} more still in cancelled work"));
         }
+        let wanted = &entry.selector;
+        let selectable = self
+            .slots
+            .values()
+            .any(|held| held.offer.agent == *key && selects(wanted, &held.offer));
+        if slots > 0 && !wanted.is_empty() && !selectable {
+            let pairs: Vec<String> = wanted.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            why.push_str(&format!(
+                "; no connected worker had labels {}",
+                pairs.join(",")
+            ));
+        }
         why
     }
+}
+
+/// Whether a slot's labels hold every pair of a selector.
+pub(super) fn selects(selector: &BTreeMap<String, String>, offer: &Offer) -> bool {
+    selector
+        .iter()
+        .all(|(key, value)| offer.labels.get(key) == Some(value))
 }
 
 pub(super) fn class_of(offer: &Offer) -> Class {

@@ -54,7 +54,9 @@ impl Core {
                 Some((cause, failure)) => {
                     self.delivery_failed(now, run, worker, cause, failure, actions);
                 }
-                None => self.refuse(now, run, shutting_down(), actions),
+                None if *end == End::Leaving => self.refuse(now, run, shutting_down(), actions),
+                // The run was decided before its call was ended.
+                None => {}
             }
         }
         self.place_avoiding(now, &entry.offer.agent, actions);
