@@ -8,11 +8,14 @@ mod admission;
 mod attach_body;
 mod convert;
 mod deadline;
+mod entries;
 mod frames;
 mod hang_ups;
+mod many;
 mod router;
 mod run_service;
 mod status;
+mod streams;
 mod worker_service;
 
 pub use router::{Router, router};

@@ -10,6 +10,7 @@
 mod agents;
 mod asks;
 mod chains;
+mod history;
 mod ends;
 mod placing;
 mod slots;
@@ -24,17 +25,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+
 use crate::envelope::{Answer, Failure, Payload, Request};
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
 use crate::retry::Policy;
-use crate::{run, slot};
+use crate::{journal, run, slot};
 
 use agents::Agent;
 use asks::RunEntry;
+use history::History;
 use slots::SlotEntry;
 use timers::{Timer, Timers};
-use workers::Worker;
+use workers::{Drained, Worker};
 
+pub use history::{Reading, RunState, RunView};
 pub use view::{AgentView, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 
@@ -68,6 +73,12 @@ pub struct Limits {
     pub release_timeout: Duration,
     /// Cancelled requests remembered until they are released.
     pub unreleased: usize,
+    /// What a run's journal may hold of its workers' entries.
+    pub journal: journal::Limits,
+    /// How long an ended run is kept.
+    pub ended_kept: Duration,
+    /// Ended runs kept at most.
+    pub ended_runs: usize,
 }
 
 /// What happens.
@@ -114,10 +125,37 @@ pub enum Event {
         /// Which slots it may go to, and when.
         placing: Placing,
     },
-    /// A piece of a run's output has reached its caller.
-    OutputSeen {
+    /// The caller of a streamed ask has taken entries of its run's journal.
+    Read {
         /// The run.
         run: RunId,
+        /// Up to which number.
+        seq: u64,
+        /// Whether output was among them, which cannot be taken back.
+        output: bool,
+    },
+    /// Somebody begins or ceases to read a run's journal as it grows.
+    Watched {
+        /// The run.
+        run: RunId,
+        /// Whether they begin.
+        more: bool,
+    },
+    /// Somebody asks for a run to be stopped.
+    CancelRequested {
+        /// The run.
+        run: RunId,
+        /// The principal.
+        who: Arc<str>,
+        /// The reason given, may be empty.
+        why: String,
+    },
+    /// An operator wants a worker to finish, leave and not come back.
+    Drain {
+        /// The worker.
+        worker: WorkerId,
+        /// Why.
+        reason: String,
     },
     /// A request was held against a schema.
     Judged {
@@ -156,8 +194,8 @@ pub enum Frame {
         seq: u64,
         /// What it holds.
         kind: slot::EntryKind,
-        /// Its encoded size.
-        bytes: u64,
+        /// It, encoded.
+        entry: Bytes,
         /// Up to which seq an acknowledgement has been written to the worker.
         acknowledged: u64,
     },
@@ -227,6 +265,8 @@ pub enum Action {
     Acknowledge {
         /// To which slot.
         slot: SlotId,
+        /// Of which request.
+        delivery: Delivery,
         /// Up to which worker_seq.
         seq: u64,
     },
@@ -246,6 +286,18 @@ pub enum Action {
         schema: SchemaId,
         /// What to hold against it.
         request: Arc<Request>,
+    },
+    /// A run's journal has grown and somebody reads it.
+    Grew {
+        /// The run.
+        run: RunId,
+    },
+    /// Tell a worker to finish, leave and not come back.
+    Drain {
+        /// On which slot.
+        slot: SlotId,
+        /// Why.
+        reason: Arc<str>,
     },
     /// Answer a caller.
     Answer {
@@ -300,6 +352,8 @@ pub struct Placing {
     pub priority: i32,
     /// Whether an unknown agent counts as known and empty.
     pub wait_for_agent: bool,
+    /// Whether the caller reads the run's journal, so that a slow caller slows the worker.
+    pub paced: bool,
 }
 
 /// Where chance comes from.
@@ -325,6 +379,8 @@ pub struct Core {
     agents: HashMap<AgentKey, Agent>,
     workers: HashMap<WorkerId, Worker>,
     timers: Timers,
+    history: History,
+    drained: Drained,
 }
 
 impl Core {
@@ -344,6 +400,8 @@ impl Core {
             agents: HashMap::new(),
             workers: HashMap::new(),
             timers: Timers::default(),
+            history: History::default(),
+            drained: Drained::default(),
         }
     }
 
@@ -378,7 +436,8 @@ impl Core {
                 delivery,
                 lease,
             } => {
-                actions.push(Action::Note(self.released(now, worker, delivery, lease)));
+                let note = self.released(now, worker, delivery, lease, actions);
+                actions.push(Action::Note(note));
             }
             Event::Ask {
                 run,
@@ -388,9 +447,17 @@ impl Core {
             } => {
                 self.ask(now, run, request, (terms, placing), actions);
             }
-            Event::OutputSeen { run } => {
-                self.run_apply(now, run, run::Event::OutputSeen, actions);
+            Event::Read { run, seq, output } => {
+                if output {
+                    self.run_apply(now, run, run::Event::OutputSeen, actions);
+                }
+                self.read_up_to(run, seq, actions);
             }
+            Event::Watched { run, more } => self.watched(run, more),
+            Event::CancelRequested { run, who, why } => {
+                self.cancel_requested(now, run, who, why, actions);
+            }
+            Event::Drain { worker, reason } => self.drain(now, worker, &reason, actions),
             Event::Judged {
                 run,
                 schema,
@@ -413,7 +480,7 @@ impl Core {
                 Timer::Retry(run) => self.backed_off(now, run, actions),
                 Timer::Slot(slot) => self.slot_tick(now, slot, actions),
                 Timer::Release(worker, delivery) => {
-                    self.forget_unreleased(worker, delivery);
+                    self.gave_up(now, worker, delivery, actions);
                     actions.push(Action::Note(Note::GaveUp { worker, delivery }));
                 }
                 Timer::Agent(agent) => self.forget_agent(now, &agent),

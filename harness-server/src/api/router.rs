@@ -63,12 +63,12 @@ pub fn router(engine: &Engine, sessions: TaskTracker, listeners: Vec<String>) ->
     let mut routes = Routes::builder();
     routes
         .add_service(
-            WorkerServiceServer::new(Workers::new(engine.clone(), sessions))
+            WorkerServiceServer::new(Workers::new(engine.clone(), sessions.clone()))
                 .max_decoding_message_size(limit)
                 .max_encoding_message_size(usize::MAX),
         )
         .add_service(
-            RunServiceServer::new(Runs::new(Admission::new(engine.clone())))
+            RunServiceServer::new(Runs::new(Admission::new(engine.clone()), sessions.clone()))
                 .max_decoding_message_size(limit)
                 .max_encoding_message_size(usize::MAX),
         )

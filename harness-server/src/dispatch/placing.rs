@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::journal::Content;
 use crate::run;
 use crate::slot;
 
@@ -293,6 +294,7 @@ impl Core {
                 .limits
                 .accept_timeout_per_mib
                 .mul_f64(entry.frame_bytes as f64 / MIB as f64);
+        let started = Content::AttemptStarted(held.started.clone());
         held.lease = Some(lease);
         held.slot.apply(
             now,
@@ -323,6 +325,7 @@ impl Core {
                 .deadline()
                 .min(attempt_ends.unwrap_or(entry.run.deadline())),
         });
+        self.note(now, delivery, started, actions);
         self.arm(slot);
     }
 

@@ -44,6 +44,8 @@ pub struct AgentView {
 pub struct WorkerView {
     /// What it offers.
     pub offer: Arc<Offer>,
+    /// Whether it was asked to drain.
+    pub draining: bool,
     /// How long it has been attached.
     pub attached_for: Duration,
     /// Its slots, the oldest first.
@@ -166,6 +168,7 @@ impl Core {
             })
             .map(|worker| WorkerView {
                 offer: worker.offer.clone(),
+                draining: worker.draining.is_some(),
                 attached_for: now.saturating_duration_since(worker.since),
                 slots: worker
                     .slots
