@@ -21,7 +21,7 @@ use uuid::Uuid;
 use crate::config::Limits;
 use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, WorkerView};
 use crate::envelope::{Answer, Code, Failure};
-use crate::ids::{Delivery, Lease, RunId, SlotId, WorkerId};
+use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::retry::Policy;
 use crate::schema::{Schema, SchemaError, Schemas, Subject};
 
@@ -208,6 +208,12 @@ impl Engine {
     #[must_use]
     pub fn agents(&self, namespace: &str) -> Vec<AgentView> {
         self.lock().core.view_agents(namespace)
+    }
+
+    /// Whether an agent has a slot that is not leaving; none when it is not known.
+    #[must_use]
+    pub fn serves(&self, agent: &AgentKey) -> Option<bool> {
+        self.lock().core.serves(agent)
     }
 
     /// The workers of a namespace, or of one of its agents.
