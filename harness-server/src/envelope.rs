@@ -339,6 +339,8 @@ mod tests {
                 namespace: "default".into(),
             },
             trace: None,
+            parent: None,
+            depth: 0,
         };
         let least = request("a", "k", "1").frame_bytes();
         assert_eq!(request("abc", "k", "1").frame_bytes(), least + 2);

@@ -226,9 +226,10 @@ impl Run {
                 self.killed += 1;
                 true
             }
+            // A request whose output was seen was taken, whatever its worker says.
             Cause::NotAccepted | Cause::Declined => {
                 self.uncounted_in_row += 1;
-                self.uncounted_in_row > self.terms.uncounted_max
+                self.uncounted_in_row > self.terms.uncounted_max || self.output_seen
             }
         };
         if !counts {

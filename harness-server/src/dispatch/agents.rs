@@ -48,6 +48,11 @@ impl Agent {
     pub(super) fn slots(&self) -> usize {
         self.classes.values().sum()
     }
+
+    /// Whether a run is in its queue, or backs off and comes back to it.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.queue.is_empty() || self.waiting > 0
+    }
 }
 
 impl Core {
@@ -59,7 +64,7 @@ impl Core {
         let oldest = self
             .agents
             .iter()
-            .filter(|(_, entry)| entry.queue.is_empty())
+            .filter(|(_, entry)| !entry.is_waited_for())
             .filter_map(|(key, entry)| entry.kept_until.map(|until| (until, key.clone())))
             .min();
         let Some((until, key)) = oldest else {
@@ -103,7 +108,7 @@ impl Core {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        if agent.queue.is_empty() {
+        if !agent.is_waited_for() {
             self.agents.remove(key);
         } else {
             let until = now + self.limits.agent_kept;
@@ -117,7 +122,7 @@ impl Core {
         let unused = self
             .agents
             .get(key)
-            .is_some_and(|agent| !agent.offered && agent.queue.is_empty());
+            .is_some_and(|agent| !agent.offered && !agent.is_waited_for());
         if unused {
             self.agents.remove(key);
         }
@@ -164,7 +169,7 @@ impl Core {
 
     /// Why a run waits, for the error that says where the time went.
     pub(super) fn why_waits(&self, entry: &RunEntry) -> String {
-        if matches!(entry.timer, Some((_, Timer::Retry(_)))) {
+        if entry.is_backing_off() {
             return format!(
                 "waiting to be tried again after attempt {}",
                 entry.run.attempt()

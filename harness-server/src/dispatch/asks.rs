@@ -47,6 +47,13 @@ pub(super) struct RunEntry {
     pub(super) unread: VecDeque<(u64, u64)>,
 }
 
+impl RunEntry {
+    /// Whether it waits for its next attempt, and is in no queue meanwhile.
+    pub(super) fn is_backing_off(&self) -> bool {
+        matches!(self.timer, Some((_, Timer::Retry(_))))
+    }
+}
+
 impl Core {
     pub(super) fn ask(
         &mut self,

@@ -95,7 +95,8 @@ impl Core {
             return;
         };
         *judgement = refusal.map_or(Judgement::Takes, Judgement::Refuses);
-        if matches!(entry.run.state(), run::State::Queued) {
+        // One that backs off is settled when it comes back to the queue.
+        if matches!(entry.run.state(), run::State::Queued) && !entry.is_backing_off() {
             self.settle(now, id, actions);
         }
     }

@@ -1,8 +1,8 @@
 //! Frames of a worker: acknowledgements, and what a wrong one does to the run in the slot.
 
 use super::{
-    Action, Attempt, Code, Delivery, EntryKind, Frame, Level, Note, Offer, Payload, Reply, SlotId,
-    World, ask, deliveries, ends, offer,
+    Action, Attempt, BACK_OFF, Code, Delivery, EntryKind, Frame, Level, Note, Offer, Payload,
+    Reply, SlotId, World, ask, deliveries, ends, offer,
 };
 use crate::slot::{End, Violation};
 
@@ -61,6 +61,7 @@ fn assert_breaks(frame: fn(Delivery) -> Frame, end: fn(Delivery) -> End, said: &
     let other = world.attach(offer("echo", 2));
     let actions = world.frame(slot, frame(held));
     assert_eq!(ends(&actions), [(slot, end(held))]);
+    world.pass(BACK_OFF);
     assert_eq!(world.run_in(other), Some(held.run), "it is tried again");
 
     let mut world = World::new();

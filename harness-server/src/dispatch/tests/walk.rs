@@ -68,7 +68,7 @@ impl Walk {
                     .bytes(bytes.into())
                     .timeout(Duration::from_secs(timeout.into()))
                     .max_attempts(max_attempts.into());
-                ask.wait_for_agent = wait;
+                ask.placing.wait_for_agent = wait;
                 self.ask(ask);
             }
             Step::Judge(n, takes) => self.judge(n, takes),
