@@ -7,11 +7,13 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+mod actions;
 mod agents;
 mod asks;
 mod chains;
 mod history;
 mod ends;
+mod events;
 mod placing;
 mod slots;
 mod timers;
@@ -21,14 +23,10 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
-use crate::envelope::{Answer, Failure, Payload, Request};
-use crate::ids::{AgentKey, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::ids::{AgentKey, Lease, RunId, SlotId, WorkerId};
 use crate::retry::Policy;
 use crate::{journal, run, slot};
 
@@ -39,6 +37,8 @@ use slots::SlotEntry;
 use timers::{Timer, Timers};
 use workers::{Drained, Worker};
 
+pub use actions::{Action, Note};
+pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
 pub use view::{AgentView, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
@@ -79,281 +79,6 @@ pub struct Limits {
     pub ended_kept: Duration,
     /// Ended runs kept at most.
     pub ended_runs: usize,
-}
-
-/// What happens.
-#[derive(Debug)]
-pub enum Event {
-    /// A hello was accepted.
-    Opened {
-        /// The new slot.
-        slot: SlotId,
-        /// What it offers.
-        offer: Offer,
-    },
-    /// A frame came from a worker.
-    Frame {
-        /// From which slot.
-        slot: SlotId,
-        /// What it says.
-        frame: Frame,
-    },
-    /// A call is gone without an end of ours.
-    Lost {
-        /// Which.
-        slot: SlotId,
-        /// What is known of it, for the error.
-        why: String,
-    },
-    /// A worker says that cancelled work has stopped.
-    Released {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-        /// What came with its request.
-        lease: Lease,
-    },
-    /// Somebody asks.
-    Ask {
-        /// The new run.
-        run: RunId,
-        /// What is asked, and of whom.
-        request: Request,
-        /// Its deadline and attempts.
-        terms: run::Terms,
-        /// Which slots it may go to, and when.
-        placing: Placing,
-    },
-    /// The caller of a streamed ask has taken entries of its run's journal.
-    Read {
-        /// The run.
-        run: RunId,
-        /// Up to which number.
-        seq: u64,
-        /// Whether output was among them, which cannot be taken back.
-        output: bool,
-    },
-    /// Somebody begins or ceases to read a run's journal as it grows.
-    Watched {
-        /// The run.
-        run: RunId,
-        /// Whether they begin.
-        more: bool,
-    },
-    /// Somebody asks for a run to be stopped.
-    CancelRequested {
-        /// The run.
-        run: RunId,
-        /// The principal.
-        who: Arc<str>,
-        /// The reason given, may be empty.
-        why: String,
-    },
-    /// An operator wants a worker to finish, leave and not come back.
-    Drain {
-        /// The worker.
-        worker: WorkerId,
-        /// Why.
-        reason: String,
-    },
-    /// A request was held against a schema.
-    Judged {
-        /// The run.
-        run: RunId,
-        /// The schema.
-        schema: SchemaId,
-        /// Why the schema does not take it.
-        refusal: Option<Failure>,
-    },
-    /// Somebody cancels a run or hangs up.
-    Cancelled {
-        /// The run.
-        run: RunId,
-        /// Who and why.
-        why: String,
-    },
-    /// The harness is leaving: nothing new starts.
-    ServerLeaving,
-    /// The harness is leaving and waits no longer.
-    ServerLeft,
-    /// Time passed.
-    Tick,
-}
-
-/// A frame of a worker, after its hello.
-#[derive(Debug)]
-pub enum Frame {
-    /// It is there, and works on this.
-    Heartbeat(Option<Delivery>),
-    /// A journal entry.
-    Append {
-        /// Whose.
-        delivery: Delivery,
-        /// Its worker_seq.
-        seq: u64,
-        /// What it holds.
-        kind: slot::EntryKind,
-        /// It, encoded.
-        entry: Bytes,
-        /// Up to which seq an acknowledgement has been written to the worker.
-        acknowledged: u64,
-    },
-    /// The end of a request.
-    Reply {
-        /// Whose.
-        delivery: Delivery,
-        /// Its worker_seq.
-        seq: u64,
-        /// What it says.
-        reply: Reply,
-    },
-    /// It takes no new request.
-    Leave,
-    /// It sends nothing more.
-    HalfClosed,
-    /// A second hello.
-    HelloAgain,
-    /// No known case.
-    Unknown,
-    /// Over our limit; sizes in bytes.
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
-    },
-}
-
-/// What a reply says, after it was held against the slot's schema.
-#[derive(Debug)]
-pub enum Reply {
-    /// A value.
-    Value(Payload),
-    /// The agent's error.
-    Error(Failure),
-    /// A value the slot's own schema refuses.
-    Invalid(Failure),
-    /// A value over the limit.
-    TooLarge(Failure),
-    /// The request is given back unworked.
-    Declined,
-}
-
-/// What to do about an event. Each names its slot and attempt, so a late one is harmless.
-#[derive(Debug)]
-pub enum Action {
-    /// Welcome a slot.
-    Welcome {
-        /// Which.
-        slot: SlotId,
-    },
-    /// Send a request.
-    Deliver {
-        /// To which slot.
-        slot: SlotId,
-        /// Under which number.
-        delivery: Delivery,
-        /// The proof that comes with it.
-        lease: Lease,
-        /// What to send.
-        request: Arc<Request>,
-        /// When the run ends.
-        deadline: Instant,
-    },
-    /// Acknowledge appends.
-    Acknowledge {
-        /// To which slot.
-        slot: SlotId,
-        /// Of which request.
-        delivery: Delivery,
-        /// Up to which worker_seq.
-        seq: u64,
-    },
-    /// End a call.
-    End {
-        /// Which.
-        slot: SlotId,
-        /// How.
-        end: slot::End,
-    },
-    /// Hold a request against a schema and tell. It is asked once: the run waits for the `Judged`
-    /// before it waits for a slot.
-    Judge {
-        /// The run.
-        run: RunId,
-        /// The schema.
-        schema: SchemaId,
-        /// What to hold against it.
-        request: Arc<Request>,
-    },
-    /// A run's journal has grown and somebody reads it.
-    Grew {
-        /// The run.
-        run: RunId,
-    },
-    /// Tell a worker to finish, leave and not come back.
-    Drain {
-        /// On which slot.
-        slot: SlotId,
-        /// Why.
-        reason: Arc<str>,
-    },
-    /// Answer a caller.
-    Answer {
-        /// The run.
-        run: RunId,
-        /// What to answer.
-        answer: Answer,
-    },
-    /// Something for the log.
-    Note(Note),
-}
-
-/// What the log should say.
-#[derive(Debug)]
-pub enum Note {
-    /// Cancelled work has stopped.
-    Released {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-        /// From the end of its call to the proof.
-        took: Duration,
-    },
-    /// A released that proves nothing.
-    ReleasedUnknown {
-        /// The worker that said so.
-        worker: WorkerId,
-        /// What it named.
-        delivery: Delivery,
-    },
-    /// No released came in time.
-    GaveUp {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-    },
-    /// A frame about a request that was answered just before, or whose slot is gone.
-    Stale {
-        /// The slot.
-        slot: SlotId,
-    },
-}
-
-/// Which slots a run may go to, and when.
-#[derive(Clone, Debug, Default)]
-pub struct Placing {
-    /// Labels its slot must have.
-    pub selector: BTreeMap<String, String>,
-    /// -100 to 100; higher goes first.
-    pub priority: i32,
-    /// Whether an unknown agent counts as known and empty.
-    pub wait_for_agent: bool,
-    /// Whether the caller reads the run's journal, so that a slow caller slows the worker.
-    pub paced: bool,
 }
 
 /// Where chance comes from.

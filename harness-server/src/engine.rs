@@ -327,7 +327,7 @@ impl Engine {
             match effect {
                 Effect::To(outbox, action) => tell(&outbox, action),
                 Effect::Answer(caller, run, answer) => caller.answer(run, answer),
-                Effect::Grew(bell) => drop(bell.send_replace(())),
+                Effect::Grew(bell) => bell.send_modify(|()| {}),
                 Effect::Judge(action) => judgements.push(action),
                 Effect::Note(note) => log(&note),
             }

@@ -1,7 +1,7 @@
 //! The one ordered log of a run, in memory: what happened to it, numbered from 1 without gaps.
 //!
 //! Pure and bounded. What workers write is kept up to a limit, beyond which the oldest of it goes
-//! and readers are told; what the harness writes stays as long as the run is known. How an entry
+//! and its numbers are missing; what the harness writes stays as long as the run is known. How an entry
 //! looks on the wire is `api`'s affair.
 
 use std::collections::VecDeque;
@@ -105,8 +105,6 @@ pub enum Proof {
 pub struct Page {
     /// The entries, in order.
     pub entries: Vec<Entry>,
-    /// Set when entries before this number, which were asked for, are no longer kept.
-    pub gap: Option<u64>,
     /// The number of the newest entry.
     pub head: u64,
 }
@@ -118,7 +116,6 @@ pub struct Journal {
     own: Vec<Entry>,
     written: VecDeque<Entry>,
     written_bytes: usize,
-    dropped: u64,
 }
 
 impl Ended {
@@ -173,12 +170,11 @@ impl Journal {
             if let Content::Worker(encoded) = &oldest.content {
                 self.written_bytes -= encoded.len();
             }
-            self.dropped = oldest.seq;
         }
         self.head
     }
 
-    /// Up to `max` entries from a number on.
+    /// Up to `max` entries from a number on. A number that is missing was dropped.
     #[must_use]
     pub fn read(&self, from: u64, max: usize) -> Page {
         let from = from.max(1);
@@ -195,17 +191,10 @@ impl Journal {
             };
             entries.extend(next.cloned());
         }
-        let lost = self.dropped >= from;
         Page {
             entries,
-            gap: lost.then(|| self.first_kept()),
             head: self.head,
         }
-    }
-
-    /// The number from which on nothing was dropped.
-    fn first_kept(&self) -> u64 {
-        self.dropped + 1
     }
 }
 
@@ -248,21 +237,18 @@ mod tests {
     }
 
     #[test]
-    fn beyond_its_limits_the_oldest_of_the_workers_goes_and_readers_are_told() {
+    fn beyond_its_limits_the_oldest_of_the_workers_goes_and_numbers_show_it() {
         let journal = filled(5, 10);
-        let page = journal.read(1, 10);
-        assert_eq!(seqs(&page), [1, 4, 5, 6, 7]);
-        assert_eq!(page.gap, Some(4));
-        assert_eq!(journal.read(4, 10).gap, None);
+        assert_eq!(seqs(&journal.read(1, 10)), [1, 4, 5, 6, 7]);
 
         let heavy = filled(3, 60);
         assert_eq!(seqs(&heavy.read(1, 10)), [1, 4, 5]);
     }
 
     #[test]
-    fn an_entry_larger_than_the_journal_is_not_kept_and_is_told() {
+    fn an_entry_larger_than_the_journal_is_numbered_and_not_kept() {
         let journal = filled(1, 101);
         let page = journal.read(1, 10);
-        assert_eq!((seqs(&page), page.gap), (vec![1, 3], Some(3)));
+        assert_eq!((seqs(&page), page.head), (vec![1, 3], 3));
     }
 }

@@ -125,14 +125,14 @@ impl Asking {
                 },
                 Some(In::Cancel(_)) | None => (
                     place,
-                    Failure::new(
+                    Box::new(Failure::new(
                         Code::InvalidRequest,
                         "a frame must set one of ask and cancel",
-                    ),
+                    )),
                 ),
             };
             let (place, failure) = refusal;
-            place.send(Err(Box::new(failure)));
+            place.send(Err(failure));
             return;
         }
     }
@@ -153,7 +153,7 @@ impl Asking {
         open: &Open,
         ask: relay::TaggedAsk,
         place: OwnedPermit<ManyAnswer>,
-    ) -> Result<(), (OwnedPermit<ManyAnswer>, Failure)> {
+    ) -> Result<(), (OwnedPermit<ManyAnswer>, Box<Failure>)> {
         let tag = ask.tag;
         // Held until the run is entered, so that its answer finds it.
         let mut runs = open.lock();
@@ -162,7 +162,7 @@ impl Asking {
             Entry::Occupied(_) => {
                 let message =
                     format!("tag {tag} is still open: use another, or wait for its answer");
-                return Err((place, Failure::new(Code::InvalidRequest, message)));
+                return Err((place, Box::new(Failure::new(Code::InvalidRequest, message))));
             }
             Entry::Vacant(entry) => entry,
         };

@@ -58,6 +58,12 @@ impl Reader {
     /// The next entry, or what there is instead; waits for one at most a heartbeat's time.
     async fn next(&mut self) -> Found {
         loop {
+            if let Some(entry) = self.page.front()
+                && entry.seq > self.next
+            {
+                self.next = entry.seq;
+                return Found::Gap(self.next);
+            }
             if let Some(entry) = self.page.pop_front() {
                 self.next = entry.seq + 1;
                 return Found::Entry(entry);
@@ -67,17 +73,12 @@ impl Reader {
             };
             let head = reading.page.head;
             self.page = reading.page.entries.into();
-            if let Some(first_kept) = reading.page.gap
-                && self
-                    .page
-                    .front()
-                    .is_none_or(|entry| entry.seq >= first_kept)
-            {
-                self.next = self.page.front().map_or(first_kept, |entry| entry.seq);
-                return Found::Gap(first_kept);
-            }
             if !self.page.is_empty() {
                 continue;
+            }
+            if head >= self.next {
+                self.next = head + 1;
+                return Found::Gap(self.next);
             }
             if reading.ended {
                 return Found::Ended {

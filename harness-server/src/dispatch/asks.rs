@@ -101,14 +101,14 @@ impl Core {
         &mut self,
         now: Instant,
         key: &AgentKey,
-        parent: Result<u32, Failure>,
+        parent: Result<u32, Box<Failure>>,
         wait_for_agent: bool,
     ) -> Option<Failure> {
         if self.leaving {
             return Some(shutting_down());
         }
         if let Err(refusal) = parent {
-            return Some(refusal);
+            return Some(*refusal);
         }
         let offered = self.agents.get(key).is_some_and(|agent| agent.offered);
         if !offered && !wait_for_agent {

@@ -204,7 +204,13 @@ impl Core {
         };
         match entry.slot.apply(now, &self.limits.slot, event) {
             Verdict::Take => self.take(now, id, (delivery, seq), encoded, actions),
-            verdict => self.carry_out(now, id, verdict, actions),
+            verdict @ (Verdict::Fine
+            | Verdict::Free
+            | Verdict::AcknowledgeAgain(_)
+            | Verdict::Stale
+            | Verdict::Answered(_)
+            | Verdict::Declined(_)
+            | Verdict::End(..)) => self.carry_out(now, id, verdict, actions),
         }
     }
 
