@@ -50,6 +50,38 @@ async fn rpcs_that_are_not_served_are_named() {
     }
 }
 
+fn bad_placings() -> [(v1::AskRequest, &'static str); 3] {
+    [
+        (
+            with(RunOptions {
+                priority: 101,
+                ..RunOptions::default()
+            }),
+            "-100 to 100",
+        ),
+        (
+            with(RunOptions {
+                retry_policy: Some(RetryPolicy {
+                    max_attempts: 17,
+                    ..RetryPolicy::default()
+                }),
+                ..RunOptions::default()
+            }),
+            "max_attempts",
+        ),
+        (
+            with(RunOptions {
+                parent: Some(AttemptRef {
+                    run_id: uuid::Uuid::now_v7().to_string(),
+                    attempt: 1,
+                }),
+                ..RunOptions::default()
+            }),
+            "does not run now",
+        ),
+    ]
+}
+
 #[tokio::test]
 async fn bad_requests_say_what_to_do() {
     let harness = Embedded::start().await;
@@ -100,35 +132,8 @@ async fn bad_requests_say_what_to_do() {
             "namespace",
         ),
         (v1::AskRequest::default(), "agent is empty"),
-        (
-            with(RunOptions {
-                priority: 101,
-                ..RunOptions::default()
-            }),
-            "-100 to 100",
-        ),
-        (
-            with(RunOptions {
-                retry_policy: Some(RetryPolicy {
-                    max_attempts: 17,
-                    ..RetryPolicy::default()
-                }),
-                ..RunOptions::default()
-            }),
-            "max_attempts",
-        ),
-        (
-            with(RunOptions {
-                parent: Some(AttemptRef {
-                    run_id: uuid::Uuid::now_v7().to_string(),
-                    attempt: 1,
-                }),
-                ..RunOptions::default()
-            }),
-            "does not run now",
-        ),
     ];
-    for (request, part) in cases {
+    for (request, part) in cases.into_iter().chain(bad_placings()) {
         let status = refused(&harness, request).await;
         let error = typed(&status, Code::InvalidArgument, ErrorCode::InvalidRequest);
         assert!(error.message.contains(part), "{part}: {}", error.message);

@@ -124,8 +124,9 @@ fn serve_outlives_whoever_read_its_log() {
     let program = harness_tests::program("harness").display().to_string();
     let script = r#"
         exec 3< <("$0" serve --listen 127.0.0.1:0 2>&1 & echo $!; wait $!; echo "left with $?" >&2)
+        told=$!
         read -r pid <&3; read -r line <&3; exec 3<&-
-        echo "$line"; kill "$pid"
+        echo "$line"; kill "$pid"; wait "$told"
     "#;
     let mut shell = std::process::Command::new("bash");
     shell.args(["-c", script, &program]);
