@@ -4,14 +4,21 @@
 //! `tonic::Status` is made in `status`.
 
 mod admin_service;
+mod admission;
 mod attach_body;
 mod convert;
 mod deadline;
+mod entries;
+mod events;
 mod frames;
 mod hang_ups;
+mod health;
+mod http;
+mod many;
 mod router;
 mod run_service;
 mod status;
+mod streams;
 mod worker_service;
 
 pub use router::{Router, router};

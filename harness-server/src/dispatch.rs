@@ -7,9 +7,13 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+mod actions;
 mod agents;
 mod asks;
+mod chains;
+mod history;
 mod ends;
+mod events;
 mod placing;
 mod slots;
 mod timers;
@@ -20,19 +24,22 @@ mod workers;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::envelope::{Answer, Failure, Payload, Request};
-use crate::ids::{AgentKey, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
-use crate::{run, slot};
+use crate::ids::{AgentKey, Lease, RunId, SlotId, WorkerId};
+use crate::retry::Policy;
+use crate::{journal, run, slot};
 
 use agents::Agent;
 use asks::RunEntry;
+use history::History;
 use slots::SlotEntry;
 use timers::{Timer, Timers};
-use workers::Worker;
+use workers::{Drained, Worker};
 
+pub use actions::{Action, Note};
+pub use events::{Event, Frame, Placing, Reply};
+pub use history::{Reading, RunState, RunView};
 pub use view::{AgentView, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 
@@ -66,232 +73,28 @@ pub struct Limits {
     pub release_timeout: Duration,
     /// Cancelled requests remembered until they are released.
     pub unreleased: usize,
+    /// What a run's journal may hold of its workers' entries.
+    pub journal: journal::Limits,
+    /// How long an ended run is kept.
+    pub ended_kept: Duration,
+    /// Ended runs kept at most.
+    pub ended_runs: usize,
 }
 
-/// What happens.
-#[derive(Debug)]
-pub enum Event {
-    /// A hello was accepted.
-    Opened {
-        /// The new slot.
-        slot: SlotId,
-        /// What it offers.
-        offer: Offer,
-    },
-    /// A frame came from a worker.
-    Frame {
-        /// From which slot.
-        slot: SlotId,
-        /// What it says.
-        frame: Frame,
-    },
-    /// A call is gone without an end of ours.
-    Lost {
-        /// Which.
-        slot: SlotId,
-        /// What is known of it, for the error.
-        why: String,
-    },
-    /// A worker says that cancelled work has stopped.
-    Released {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-        /// What came with its request.
-        lease: Lease,
-    },
-    /// Somebody asks.
-    Ask {
-        /// The new run.
-        run: RunId,
-        /// What is asked, and of whom.
-        request: Arc<Request>,
-        /// Its deadline and attempts.
-        terms: run::Terms,
-        /// Whether an unknown agent counts as known and empty.
-        wait_for_agent: bool,
-    },
-    /// A request was held against a schema.
-    Judged {
-        /// The run.
-        run: RunId,
-        /// The schema.
-        schema: SchemaId,
-        /// Why the schema does not take it.
-        refusal: Option<Failure>,
-    },
-    /// Somebody cancels a run or hangs up.
-    Cancelled {
-        /// The run.
-        run: RunId,
-        /// Who and why.
-        why: String,
-    },
-    /// The harness is leaving: nothing new starts.
-    ServerLeaving,
-    /// The harness is leaving and waits no longer.
-    ServerLeft,
-    /// Time passed.
-    Tick,
-}
+/// Where chance comes from.
+pub trait Chance: Send {
+    /// A lease nobody can guess.
+    fn lease(&mut self) -> Lease;
 
-/// A frame of a worker, after its hello.
-#[derive(Debug)]
-pub enum Frame {
-    /// It is there, and works on this.
-    Heartbeat(Option<Delivery>),
-    /// A journal entry.
-    Append {
-        /// Whose.
-        delivery: Delivery,
-        /// Its worker_seq.
-        seq: u64,
-        /// What it holds.
-        kind: slot::EntryKind,
-        /// Its encoded size.
-        bytes: u64,
-        /// Up to which seq an acknowledgement has been written to the worker.
-        acknowledged: u64,
-    },
-    /// The end of a request.
-    Reply {
-        /// Whose.
-        delivery: Delivery,
-        /// Its worker_seq.
-        seq: u64,
-        /// What it says.
-        reply: Reply,
-    },
-    /// It takes no new request.
-    Leave,
-    /// It sends nothing more.
-    HalfClosed,
-    /// A second hello.
-    HelloAgain,
-    /// No known case.
-    Unknown,
-    /// Over our limit; sizes in bytes.
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
-    },
+    /// The wait before a retry, the first being number 1.
+    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration;
 }
-
-/// What a reply says, after it was held against the slot's schema.
-#[derive(Debug)]
-pub enum Reply {
-    /// A value.
-    Value(Payload),
-    /// The agent's error.
-    Error(Failure),
-    /// A value the slot's own schema refuses.
-    Invalid(Failure),
-    /// A value over the limit.
-    TooLarge(Failure),
-    /// The request is given back unworked.
-    Declined,
-}
-
-/// What to do about an event. Each names its slot and attempt, so a late one is harmless.
-#[derive(Debug)]
-pub enum Action {
-    /// Welcome a slot.
-    Welcome {
-        /// Which.
-        slot: SlotId,
-    },
-    /// Send a request.
-    Deliver {
-        /// To which slot.
-        slot: SlotId,
-        /// Under which number.
-        delivery: Delivery,
-        /// The proof that comes with it.
-        lease: Lease,
-        /// What to send.
-        request: Arc<Request>,
-        /// When the run ends.
-        deadline: Instant,
-    },
-    /// Acknowledge appends.
-    Acknowledge {
-        /// To which slot.
-        slot: SlotId,
-        /// Up to which worker_seq.
-        seq: u64,
-    },
-    /// End a call.
-    End {
-        /// Which.
-        slot: SlotId,
-        /// How.
-        end: slot::End,
-    },
-    /// Hold a request against a schema and tell. It is asked once: the run waits for the `Judged`
-    /// before it waits for a slot.
-    Judge {
-        /// The run.
-        run: RunId,
-        /// The schema.
-        schema: SchemaId,
-        /// What to hold against it.
-        request: Arc<Request>,
-    },
-    /// Answer a caller.
-    Answer {
-        /// The run.
-        run: RunId,
-        /// What to answer.
-        answer: Answer,
-    },
-    /// Something for the log.
-    Note(Note),
-}
-
-/// What the log should say.
-#[derive(Debug)]
-pub enum Note {
-    /// Cancelled work has stopped.
-    Released {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-        /// From the end of its call to the proof.
-        took: Duration,
-    },
-    /// A released that proves nothing.
-    ReleasedUnknown {
-        /// The worker that said so.
-        worker: WorkerId,
-        /// What it named.
-        delivery: Delivery,
-    },
-    /// No released came in time.
-    GaveUp {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-    },
-    /// A frame about a request that was answered just before, or whose slot is gone.
-    Stale {
-        /// The slot.
-        slot: SlotId,
-    },
-}
-
-/// Where leases come from.
-pub type Leases = Box<dyn FnMut() -> Lease + Send>;
 
 /// The state of a harness.
 pub struct Core {
     limits: Limits,
     started: Instant,
-    leases: Leases,
+    chance: Box<dyn Chance>,
     leaving: bool,
     order: u64,
     queued_bytes: u64,
@@ -301,16 +104,18 @@ pub struct Core {
     agents: HashMap<AgentKey, Agent>,
     workers: HashMap<WorkerId, Worker>,
     timers: Timers,
+    history: History,
+    drained: Drained,
 }
 
 impl Core {
     /// An empty harness.
     #[must_use]
-    pub fn new(limits: Limits, leases: Leases, now: Instant) -> Self {
+    pub fn new(limits: Limits, chance: Box<dyn Chance>, now: Instant) -> Self {
         Self {
             limits,
             started: now,
-            leases,
+            chance,
             leaving: false,
             order: 0,
             queued_bytes: 0,
@@ -320,6 +125,8 @@ impl Core {
             agents: HashMap::new(),
             workers: HashMap::new(),
             timers: Timers::default(),
+            history: History::default(),
+            drained: Drained::default(),
         }
     }
 
@@ -354,16 +161,28 @@ impl Core {
                 delivery,
                 lease,
             } => {
-                actions.push(Action::Note(self.released(now, worker, delivery, lease)));
+                let note = self.released(now, worker, delivery, lease, actions);
+                actions.push(Action::Note(note));
             }
             Event::Ask {
                 run,
                 request,
                 terms,
-                wait_for_agent,
+                placing,
             } => {
-                self.ask(now, run, request, terms, wait_for_agent, actions);
+                self.ask(now, run, request, (terms, placing), actions);
             }
+            Event::Read { run, seq, output } => {
+                if output {
+                    self.run_apply(now, run, run::Event::OutputSeen, actions);
+                }
+                self.read_up_to(run, seq, actions);
+            }
+            Event::Watched { run, more } => self.watched(run, more),
+            Event::CancelRequested { run, who, why } => {
+                self.cancel_requested(now, run, who, why, actions);
+            }
+            Event::Drain { worker, reason } => self.drain(now, worker, &reason, actions),
             Event::Judged {
                 run,
                 schema,
@@ -382,9 +201,11 @@ impl Core {
         while let Some(timer) = self.timers.pop_due(now) {
             match timer {
                 Timer::Run(run) => self.deadline_passed(now, run, actions),
+                Timer::Attempt(run) => self.attempt_timed_out(now, run, actions),
+                Timer::Retry(run) => self.backed_off(now, run, actions),
                 Timer::Slot(slot) => self.slot_tick(now, slot, actions),
                 Timer::Release(worker, delivery) => {
-                    self.forget_unreleased(worker, delivery);
+                    self.gave_up(now, worker, delivery, actions);
                     actions.push(Action::Note(Note::GaveUp { worker, delivery }));
                 }
                 Timer::Agent(agent) => self.forget_agent(now, &agent),
@@ -394,7 +215,7 @@ impl Core {
 
     fn server_leaving(&mut self, now: Instant, actions: &mut Vec<Action>) {
         self.leaving = true;
-        let mut queued: Vec<(u64, RunId)> = self
+        let mut queued: Vec<(asks::QueueKey, RunId)> = self
             .runs
             .iter()
             .filter(|(_, entry)| matches!(entry.run.state(), run::State::Queued))

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::ids::{AgentKey, Attempt, RunId};
+use crate::ids::{AgentKey, Attempt, Delivery, RunId};
 
 /// A value with its media type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,6 +74,10 @@ pub struct Request {
     pub caller: Caller,
     /// The caller's trace context.
     pub trace: Option<Trace>,
+    /// The delivery that asks, when an agent asks another agent.
+    pub parent: Option<Delivery>,
+    /// How many runs stand above this one.
+    pub depth: u32,
 }
 
 impl Request {
@@ -335,6 +339,8 @@ mod tests {
                 namespace: "default".into(),
             },
             trace: None,
+            parent: None,
+            depth: 0,
         };
         let least = request("a", "k", "1").frame_bytes();
         assert_eq!(request("abc", "k", "1").frame_bytes(), least + 2);

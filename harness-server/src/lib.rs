@@ -6,8 +6,10 @@
 
 pub mod ids;
 pub mod envelope;
+pub mod retry;
 pub mod slot;
 pub mod run;
+pub mod journal;
 pub mod dispatch;
 pub mod schema;
 pub mod config;

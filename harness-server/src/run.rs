@@ -6,10 +6,12 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::envelope::{Code, Failure, Outcome, Payload, Retried};
 use crate::ids::{Attempt, Delivery, RunId, SlotId};
+use crate::retry::Policy;
 
 #[cfg(test)]
 #[path = "run_tests.rs"]
@@ -27,14 +29,16 @@ pub enum State {
 }
 
 /// What a run is made with.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Terms {
     /// When it ends at the latest.
     pub deadline: Instant,
-    /// Attempts that may count.
-    pub max_attempts: u32,
+    /// How often a failed attempt is followed by another.
+    pub retry: Arc<Policy>,
     /// Deliveries in a row that may end uncounted; the next one counts.
     pub uncounted_max: u32,
+    /// Workers a run may kill; the last of them ends it.
+    pub poison_max: u32,
 }
 
 /// How a delivery ended without an answer that stands.
@@ -48,8 +52,12 @@ pub enum Cause {
     ProtocolViolation,
     /// A frame of the worker was over the limit.
     FrameTooLarge,
+    /// One attempt took longer than it may.
+    AttemptTimeout,
     /// The call is gone and the worker is not back in its window.
     Lost,
+    /// The worker's process died by itself, which is known.
+    Died,
     /// No acceptance came in time.
     NotAccepted,
     /// The worker gave the request back, or half-closed before it took it.
@@ -65,6 +73,8 @@ pub enum Event {
     Replied(Payload),
     /// The delivery ended without a value.
     Failed(Cause, Failure),
+    /// A piece of its output has reached its caller.
+    OutputSeen,
     /// It cannot be delivered at all.
     Refused(Failure),
     /// Its deadline passed. The text says where it is: why it waits, or on which worker it runs.
@@ -80,6 +90,9 @@ pub enum Next {
     Nothing,
     /// It waits for a slot again.
     Requeue,
+    /// It waits for a slot again after the wait of this retry, the first being number 1. The
+    /// failure is what to answer if there is no time for it.
+    BackOff(u32, Failure),
     /// It has ended, now.
     Ended(Outcome),
 }
@@ -94,6 +107,8 @@ pub struct Run {
     attempt: Attempt,
     counted: u32,
     uncounted_in_row: u32,
+    killed: u32,
+    output_seen: bool,
     queued_for: Duration,
     ran_for: Duration,
 }
@@ -110,6 +125,8 @@ impl Run {
             attempt: Attempt::default(),
             counted: 0,
             uncounted_in_row: 0,
+            killed: 0,
+            output_seen: false,
             queued_for: Duration::ZERO,
             ran_for: Duration::ZERO,
         }
@@ -127,10 +144,25 @@ impl Run {
         self.terms.deadline
     }
 
+    /// How often a failed attempt of it is followed by another.
+    #[must_use]
+    pub fn retry(&self) -> &Policy {
+        &self.terms.retry
+    }
+
     /// The newest attempt.
     #[must_use]
     pub fn attempt(&self) -> Attempt {
         self.attempt
+    }
+
+    /// The newest delivery.
+    #[must_use]
+    pub fn delivery(&self) -> Delivery {
+        Delivery {
+            run: self.id,
+            attempt: self.attempt,
+        }
     }
 
     /// The delivery the next slot gets.
@@ -157,6 +189,10 @@ impl Run {
             // It is in one slot at a time, and nothing ends a delivery that is not under way.
             (State::Running(_), Event::Delivered(_))
             | (State::Queued, Event::Replied(_) | Event::Failed(..)) => Next::Nothing,
+            (State::Queued | State::Running(_), Event::OutputSeen) => {
+                self.output_seen = true;
+                Next::Nothing
+            }
             (State::Queued | State::Running(_), Event::Refused(failure)) => self.end_with(failure),
             (State::Queued | State::Running(_), Event::DeadlinePassed(place)) => {
                 let failure = Failure::new(Code::DeadlineExceeded, self.where_time_went(&place));
@@ -184,10 +220,16 @@ impl Run {
             | Cause::InvalidReply
             | Cause::ProtocolViolation
             | Cause::FrameTooLarge
+            | Cause::AttemptTimeout
             | Cause::Lost => true,
+            Cause::Died => {
+                self.killed += 1;
+                true
+            }
+            // A request whose output was seen was taken, whatever its worker says.
             Cause::NotAccepted | Cause::Declined => {
                 self.uncounted_in_row += 1;
-                self.uncounted_in_row > self.terms.uncounted_max
+                self.uncounted_in_row > self.terms.uncounted_max || self.output_seen
             }
         };
         if !counts {
@@ -202,22 +244,44 @@ impl Run {
         }
         self.uncounted_in_row = 0;
         self.counted += 1;
-        let may_retry = match failure.code.retried() {
-            Retried::Yes => true,
-            Retried::IfAgentSays => failure.retryable,
-            Retried::CallersBusiness | Retried::Never => false,
-        };
-        if may_retry && self.counted < self.terms.max_attempts {
+        if self.killed >= self.terms.poison_max {
+            return self.poisoned(failure);
+        }
+        if self.counted < self.terms.retry.max_attempts && self.may_retry(&failure) {
             self.state = State::Queued;
-            return Next::Requeue;
+            return Next::BackOff(self.counted, failure);
         }
         if self.counted > 1 {
             failure.message = format!(
                 "{} (attempt {} of {})",
-                failure.message, self.counted, self.terms.max_attempts
+                failure.message, self.counted, self.terms.retry.max_attempts
             );
         }
         self.end_with(failure)
+    }
+
+    fn may_retry(&self, failure: &Failure) -> bool {
+        // What the caller has seen cannot be taken back.
+        if self.output_seen {
+            return false;
+        }
+        match failure.code.retried() {
+            Retried::Yes => true,
+            Retried::IfAgentSays => {
+                failure.retryable && !self.terms.retry.non_retryable_types.contains(&failure.kind)
+            }
+            Retried::CallersBusiness | Retried::Never => false,
+        }
+    }
+
+    fn poisoned(&mut self, last: Failure) -> Next {
+        let message = format!(
+            "the run has killed {} workers, which is the limit; the last: {}",
+            self.killed, last.message
+        );
+        let mut poisoned = Failure::new(Code::Poisoned, message);
+        poisoned.cause = Some(Box::new(last));
+        self.end_with(poisoned)
     }
 
     fn end_with(&mut self, mut failure: Failure) -> Next {

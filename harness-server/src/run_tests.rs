@@ -1,6 +1,7 @@
 //! Every state of a run with every event and every cause, as one table; then attempts and where
 //! the time went.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use uuid::Uuid;
@@ -8,8 +9,9 @@ use uuid::Uuid;
 use super::{Cause, Event, Next, Run, State, Terms};
 use crate::envelope::{Code, Failure, Payload};
 use crate::ids::{Attempt, RunId, SlotId};
+use crate::retry::Policy;
 
-use Cell::{Again, Nothing, Replies, Runs, With};
+use Cell::{Again, Nothing, Replies, Runs, Waits, With};
 
 const SECOND: Duration = Duration::from_secs(1);
 const SLOT: SlotId = SlotId(3);
@@ -22,8 +24,10 @@ enum Cell {
     Nothing,
     /// Nothing follows, it runs.
     Runs,
-    /// It waits again.
+    /// It waits for a slot again, at once.
     Again,
+    /// It waits for a slot again after the first back-off.
+    Waits,
     /// It ends with the reply.
     Replies,
     /// It ends with this code.
@@ -47,6 +51,7 @@ fn agent_error(retryable: bool) -> Event {
 }
 
 const LOST: Cell = With(Code::WorkerLost);
+const SLOW: Cell = With(Code::AttemptTimeout);
 const BROKE: Cell = With(Code::ProtocolViolation);
 const INVAL: Cell = With(Code::InvalidReply);
 const AGENT: Cell = With(Code::AgentError);
@@ -64,18 +69,22 @@ const TABLE: &[Row] = &[
     Row("delivered",                || Event::Delivered(SLOT),               [Runs,    Nothing, Nothing, Nothing]),
     Row("replied",                  || Event::Replied(Payload::default()),   [Nothing, Replies, Replies, Nothing]),
     Row("agent error",              || agent_error(false),                   [Nothing, AGENT,   AGENT,   Nothing]),
-    Row("agent error, retryable",   || agent_error(true),                    [Nothing, AGENT,   Again,   Nothing]),
+    Row("agent error, retryable",   || agent_error(true),                    [Nothing, AGENT,   Waits,   Nothing]),
     Row("agent says invalid",       || failed_with(Cause::AgentError, Code::InvalidRequest),
                                                                              [Nothing, With(Code::InvalidRequest), With(Code::InvalidRequest), Nothing]),
     Row("invalid reply",            || failed_with(Cause::InvalidReply, Code::InvalidReply),
-                                                                             [Nothing, INVAL,   Again,   Nothing]),
+                                                                             [Nothing, INVAL,   Waits,   Nothing]),
     Row("protocol violation",       || failed_with(Cause::ProtocolViolation, Code::ProtocolViolation),
-                                                                             [Nothing, BROKE,   Again,   Nothing]),
+                                                                             [Nothing, BROKE,   Waits,   Nothing]),
     Row("frame too large",          || failed_with(Cause::FrameTooLarge, Code::PayloadTooLarge),
                                                                              [Nothing, LARGE,   LARGE,   Nothing]),
-    Row("lost",                     || failed(Cause::Lost),                  [Nothing, LOST,    Again,   Nothing]),
+    Row("lost",                     || failed(Cause::Lost),                  [Nothing, LOST,    Waits,   Nothing]),
+    Row("died",                     || failed(Cause::Died),                  [Nothing, LOST,    Waits,   Nothing]),
+    Row("attempt timeout",          || failed_with(Cause::AttemptTimeout, Code::AttemptTimeout),
+                                                                             [Nothing, SLOW,    Waits,   Nothing]),
     Row("not accepted",             || failed(Cause::NotAccepted),           [Nothing, Again,   Again,   Nothing]),
     Row("declined",                 || failed(Cause::Declined),              [Nothing, Again,   Again,   Nothing]),
+    Row("output seen",              || Event::OutputSeen,                    [Nothing, Nothing, Nothing, Nothing]),
     Row("refused",                  || Event::Refused(Failure::new(Code::Busy, "full")),
                                                                              [BUSY,    BUSY,    BUSY,    Nothing]),
     Row("deadline passed",          || Event::DeadlinePassed("here".into()), [LATE,    LATE,    LATE,    Nothing]),
@@ -85,8 +94,9 @@ const TABLE: &[Row] = &[
 fn terms(max_attempts: u32, now: Instant) -> Terms {
     Terms {
         deadline: now + 60 * SECOND,
-        max_attempts,
+        retry: Arc::new(Policy::attempts(max_attempts)),
         uncounted_max: 2,
+        poison_max: 3,
     }
 }
 
@@ -121,10 +131,10 @@ fn every_state_answers_every_event_as_the_table_says() {
             let (fits, then) = match (cell, &next) {
                 (Nothing, Next::Nothing) => (true, before),
                 (Runs, Next::Nothing) => (true, "running"),
-                (Again, Next::Requeue) => (true, "queued"),
+                (Again, Next::Requeue) | (Waits, Next::BackOff(1, _)) => (true, "queued"),
                 (Replies, Next::Ended(Ok(_))) => (true, "ended"),
                 (With(code), Next::Ended(Err(failure))) => (failure.code == code, "ended"),
-                (Nothing | Runs | Again | Replies | With(_), _) => (false, ""),
+                (Nothing | Runs | Again | Waits | Replies | With(_), _) => (false, ""),
             };
             assert!(fits, "{name}, {column}: {next:?} is not {cell:?}");
             assert_eq!(standing(&run), then, "{name}, {column}");
@@ -142,8 +152,11 @@ fn kind(event: &Event) -> &'static str {
         Event::Failed(Cause::ProtocolViolation, _) => "protocol violation",
         Event::Failed(Cause::FrameTooLarge, _) => "frame too large",
         Event::Failed(Cause::Lost, _) => "lost",
+        Event::Failed(Cause::Died, _) => "died",
+        Event::Failed(Cause::AttemptTimeout, _) => "attempt timeout",
         Event::Failed(Cause::NotAccepted, _) => "not accepted",
         Event::Failed(Cause::Declined, _) => "declined",
+        Event::OutputSeen => "output seen",
         Event::Refused(_) => "refused",
         Event::DeadlinePassed(_) => "deadline passed",
         Event::Cancelled(_) => "cancelled",
@@ -152,7 +165,7 @@ fn kind(event: &Event) -> &'static str {
 
 #[test]
 fn the_table_has_every_event_and_every_cause() {
-    const KINDS: usize = 12;
+    const KINDS: usize = 15;
     let mut kinds: Vec<&str> = TABLE.iter().map(|Row(_, make, _)| kind(&make())).collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -200,7 +213,7 @@ fn fail_with(max_attempts: u32, causes: &[Cause]) -> Option<Box<Failure>> {
         assert!(ended.is_none(), "it ended before {cause:?}");
         run.apply(now, Event::Delivered(SLOT));
         match run.apply(now, failed(*cause)) {
-            Next::Requeue => {}
+            Next::Requeue | Next::BackOff(..) => {}
             Next::Ended(outcome) => ended = Some(outcome.expect_err("it failed")),
             Next::Nothing => panic!("a failure of a running delivery has a consequence"),
         }
@@ -253,7 +266,9 @@ fn an_end_from_outside_counts_no_attempt() {
 fn message(next: Next) -> String {
     match next {
         Next::Ended(Err(failure)) => failure.message,
-        Next::Ended(Ok(_)) | Next::Nothing | Next::Requeue => panic!("{next:?} is no failure"),
+        Next::Ended(Ok(_)) | Next::Nothing | Next::Requeue | Next::BackOff(..) => {
+            panic!("{next:?} is no failure")
+        }
     }
 }
 
@@ -290,5 +305,109 @@ fn a_deadline_while_queued_again_adds_both_up() {
     assert_eq!(
         message(run.apply(now + 7 * SECOND, why)),
         "deadline passed after 7.000 s: 5.000 s queued, 2.000 s running: its only slot is busy"
+    );
+}
+
+#[test]
+fn the_wait_before_a_retry_is_numbered_by_the_attempts_that_counted() {
+    let now = Instant::now();
+    let mut run = Run::new(ID, terms(4, now), now);
+    let mut waits = Vec::new();
+    for cause in [
+        Cause::Lost,
+        Cause::Declined,
+        Cause::Died,
+        Cause::AttemptTimeout,
+    ] {
+        run.apply(now, Event::Delivered(SLOT));
+        waits.push(match run.apply(now, failed(cause)) {
+            Next::BackOff(retry, failure) => {
+                assert_eq!(failure.message, "it broke", "it may be the answer");
+                Some(retry)
+            }
+            Next::Requeue => None,
+            next @ (Next::Nothing | Next::Ended(_)) => panic!("{next:?}"),
+        });
+    }
+    assert_eq!(waits, [Some(1), None, Some(2), Some(3)]);
+}
+
+#[test]
+fn a_run_that_kills_its_workers_is_poisoned() {
+    let killed = fail_with(16, &[Cause::Died, Cause::Lost, Cause::Died, Cause::Died]);
+    let failure = killed.expect("the third worker is the last");
+    assert_eq!(failure.code, Code::Poisoned);
+    let said = "the run has killed 3 workers, which is the limit; the last: it broke";
+    assert_eq!(failure.message, said);
+    assert_eq!((failure.run, failure.attempt), (Some(ID), Attempt(4)));
+    let cause = failure.cause.as_ref().expect("what killed the last");
+    assert_eq!(cause.code, Code::WorkerLost);
+    assert!(!failure.retryable);
+    assert!(
+        fail_with(16, &[Cause::Lost; 15]).is_none(),
+        "a loss kills nobody"
+    );
+    assert!(fail_with(16, &[Cause::Died, Cause::Died, Cause::Lost]).is_none());
+    let spent = fail_with(3, &[Cause::Died; 3]).expect("three were all");
+    assert_eq!(spent.code, Code::Poisoned, "it is worse than spent");
+    let spent = fail_with(2, &[Cause::Died; 2]).expect("two were all");
+    assert_eq!(spent.code, Code::WorkerLost);
+}
+
+#[test]
+fn after_its_output_was_seen_no_failure_is_tried_again() {
+    let now = Instant::now();
+    for Row(name, make, _) in TABLE {
+        let mut run = run_in("running 1 of 3", now);
+        assert!(matches!(run.apply(now, Event::OutputSeen), Next::Nothing));
+        let fails = matches!(make(), Event::Failed(..));
+        let ended = matches!(run.apply(now, make()), Next::Ended(Err(_)));
+        assert!(ended || !fails, "{name}");
+    }
+    let mut run = run_in("queued", now);
+    run.apply(now, Event::OutputSeen);
+    run.apply(now, Event::Delivered(SLOT));
+    let ended = run.apply(now, failed_with(Cause::InvalidReply, Code::InvalidReply));
+    assert!(matches!(ended, Next::Ended(Err(_))), "it was seen before");
+}
+
+#[test]
+fn an_error_type_may_be_never_retried() {
+    let now = Instant::now();
+    for (kind, retryable, tried) in [
+        ("Forbidden", true, false),
+        ("Overloaded", true, true),
+        ("", true, true),
+        ("Overloaded", false, false),
+    ] {
+        let mut terms = terms(2, now);
+        let mut policy = Policy::attempts(2);
+        policy.non_retryable_types = vec!["Other".into(), "Forbidden".into()];
+        terms.retry = Arc::new(policy);
+        let mut run = Run::new(ID, terms, now);
+        run.apply(now, Event::Delivered(SLOT));
+        let mut failure = Failure::new(Code::AgentError, "no");
+        failure.kind = kind.to_owned();
+        failure.retryable = retryable;
+        let next = run.apply(now, Event::Failed(Cause::AgentError, failure));
+        assert_eq!(
+            matches!(next, Next::BackOff(1, _)),
+            tried,
+            "{kind} {retryable}"
+        );
+    }
+}
+
+#[test]
+fn a_wait_between_attempts_is_time_queued() {
+    let now = Instant::now();
+    let mut run = Run::new(ID, terms(2, now), now);
+    run.apply(now, Event::Delivered(SLOT));
+    run.apply(now + SECOND, failed(Cause::Lost));
+    let why = Event::DeadlinePassed("waiting to be tried again after attempt 1".into());
+    assert_eq!(
+        message(run.apply(now + 3 * SECOND, why)),
+        "deadline passed after 3.000 s: 2.000 s queued, 1.000 s running: \
+         waiting to be tried again after attempt 1"
     );
 }

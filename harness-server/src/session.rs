@@ -9,6 +9,7 @@ mod hello;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_stream::{Stream, StreamExt};
 use tracing::{debug, info};
@@ -40,8 +41,8 @@ pub enum Incoming {
         seq: u64,
         /// What it holds.
         kind: EntryKind,
-        /// Its encoded size.
-        bytes: u64,
+        /// It, encoded.
+        entry: Bytes,
     },
     /// The end of a request.
     Reply {
@@ -226,14 +227,14 @@ fn judged(slot: &SlotHandle, incoming: Incoming) -> Frame {
             delivery,
             seq,
             kind,
-            bytes,
+            entry,
         } => {
             let acknowledged = slot.outbox().acknowledged();
             Frame::Append {
                 delivery,
                 seq,
                 kind,
-                bytes,
+                entry,
                 acknowledged,
             }
         }

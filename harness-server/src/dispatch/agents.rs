@@ -7,6 +7,7 @@ use std::time::Instant;
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, RunId, SchemaId, SlotId};
 
+use super::asks::{QueueKey, RunEntry};
 use super::workers::Offer;
 use super::{Core, Timer};
 
@@ -33,7 +34,7 @@ pub(super) struct Agent {
     /// READY slots, the one that is free longest first.
     pub(super) ready: BTreeMap<u64, SlotId>,
     /// Waiting runs, the oldest first.
-    pub(super) queue: BTreeMap<u64, RunId>,
+    pub(super) queue: BTreeMap<QueueKey, RunId>,
     /// Of these, how many count against the limit of the queue.
     pub(super) waiting: usize,
     /// The offer of the slot attached last.
@@ -47,6 +48,11 @@ impl Agent {
     pub(super) fn slots(&self) -> usize {
         self.classes.values().sum()
     }
+
+    /// Whether a run is in its queue, or backs off and comes back to it.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.queue.is_empty() || self.waiting > 0
+    }
 }
 
 impl Core {
@@ -58,7 +64,7 @@ impl Core {
         let oldest = self
             .agents
             .iter()
-            .filter(|(_, entry)| entry.queue.is_empty())
+            .filter(|(_, entry)| !entry.is_waited_for())
             .filter_map(|(key, entry)| entry.kept_until.map(|until| (until, key.clone())))
             .min();
         let Some((until, key)) = oldest else {
@@ -102,7 +108,7 @@ impl Core {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        if agent.queue.is_empty() {
+        if !agent.is_waited_for() {
             self.agents.remove(key);
         } else {
             let until = now + self.limits.agent_kept;
@@ -116,7 +122,7 @@ impl Core {
         let unused = self
             .agents
             .get(key)
-            .is_some_and(|agent| !agent.offered && agent.queue.is_empty());
+            .is_some_and(|agent| !agent.offered && !agent.is_waited_for());
         if unused {
             self.agents.remove(key);
         }
@@ -161,8 +167,15 @@ impl Core {
         Failure::new(Code::UnknownAgent, message)
     }
 
-    /// Why a run of this agent waits, for the error that says where the time went.
-    pub(super) fn why_waiting(&self, key: &AgentKey) -> String {
+    /// Why a run waits, for the error that says where the time went.
+    pub(super) fn why_waits(&self, entry: &RunEntry) -> String {
+        if entry.is_backing_off() {
+            return format!(
+                "waiting to be tried again after attempt {}",
+                entry.run.attempt()
+            );
+        }
+        let key = &entry.request.agent;
         let slots = self.agents.get(key).map_or(0, Agent::slots);
         let ready = self.agents.get(key).map_or(0, |agent| agent.ready.len());
         let unreleased = self.unreleased_of(key);
@@ -175,8 +188,27 @@ impl Core {
         if unreleased > 0 {
             why.push_str(&format!(", {unreleased} more still in cancelled work"));
         }
+        let wanted = &entry.selector;
+        let selectable = self
+            .slots
+            .values()
+            .any(|held| held.offer.agent == *key && selects(wanted, &held.offer));
+        if slots > 0 && !wanted.is_empty() && !selectable {
+            let pairs: Vec<String> = wanted.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            why.push_str(&format!(
+                "; no connected worker had labels {}",
+                pairs.join(",")
+            ));
+        }
         why
     }
+}
+
+/// Whether a slot's labels hold every pair of a selector.
+pub(super) fn selects(selector: &BTreeMap<String, String>, offer: &Offer) -> bool {
+    selector
+        .iter()
+        .all(|(key, value)| offer.labels.get(key) == Some(value))
 }
 
 pub(super) fn class_of(offer: &Offer) -> Class {

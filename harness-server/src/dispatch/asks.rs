@@ -1,18 +1,24 @@
 //! Runs: from the ask to the answer. Which slot gets one is in `placing`.
 
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::envelope::{Answer, Code, Failure, Request};
-use crate::ids::{RunId, SchemaId, WorkerId};
+use crate::envelope::{Answer, Code, Failure, Outcome, Request};
+use crate::ids::{AgentKey, Attempt, Delivery, RunId, SchemaId, WorkerId};
+use crate::journal::{Content, Ended, Journal};
 use crate::run::{self, Next, Run};
 use crate::slot;
 
 use super::placing::Judgement;
-use super::{Action, Core, Timer};
+use super::{Action, Core, Placing, Timer};
 
 /// How long a caller who was told BUSY should wait at least.
 pub(super) const BUSY_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// A place in a queue: higher priority first, then the order of asking.
+pub(super) type QueueKey = (Reverse<i32>, u64);
 
 /// A run and what Core needs to place it.
 #[derive(Debug)]
@@ -20,13 +26,32 @@ pub(super) struct RunEntry {
     pub(super) run: Run,
     pub(super) request: Arc<Request>,
     pub(super) frame_bytes: u64,
+    /// Labels its slot must have.
+    pub(super) selector: BTreeMap<String, String>,
     /// Its place in the queue, the same each time it comes back to it.
-    pub(super) order: u64,
+    pub(super) order: QueueKey,
     /// Whether it counts against the limits of the queue.
     pub(super) waiting: bool,
     /// The worker it was not accepted by, or that gave it back.
     pub(super) avoid: Option<WorkerId>,
     pub(super) judgements: Vec<(SchemaId, Judgement)>,
+    /// When its back-off or its attempt is over, while one of the two is under way.
+    pub(super) timer: Option<(Instant, Timer)>,
+    pub(super) created: Instant,
+    pub(super) journal: Journal,
+    /// Who reads the journal as it grows.
+    pub(super) watchers: u32,
+    /// Whether a slow caller slows the worker.
+    pub(super) paced: bool,
+    /// Entries the caller of a paced run has not taken, and their worker_seq.
+    pub(super) unread: VecDeque<(u64, u64)>,
+}
+
+impl RunEntry {
+    /// Whether it waits for its next attempt, and is in no queue meanwhile.
+    pub(super) fn is_backing_off(&self) -> bool {
+        matches!(self.timer, Some((_, Timer::Retry(_))))
+    }
 }
 
 impl Core {
@@ -34,48 +59,69 @@ impl Core {
         &mut self,
         now: Instant,
         id: RunId,
-        request: Arc<Request>,
-        terms: run::Terms,
-        wait_for_agent: bool,
+        mut request: Request,
+        (terms, placing): (run::Terms, Placing),
         actions: &mut Vec<Action>,
     ) {
+        let parent = self.depth_of(&request);
+        request.depth = *parent.as_ref().unwrap_or(&0);
+        let request = Arc::new(request);
         let key = request.agent.clone();
-        let order = self.next_order();
-        let deadline = terms.deadline;
-        let frame_bytes = request.frame_bytes();
+        let order = (Reverse(placing.priority), self.next_order());
+        self.timers.set(terms.deadline, Timer::Run(id));
         self.runs.insert(
             id,
             RunEntry {
                 run: Run::new(id, terms, now),
+                frame_bytes: request.frame_bytes(),
                 request,
-                frame_bytes,
+                selector: placing.selector,
                 order,
                 waiting: false,
                 avoid: None,
                 judgements: Vec::new(),
+                timer: None,
+                created: now,
+                journal: Journal::default(),
+                watchers: 0,
+                paced: placing.paced,
+                unread: VecDeque::new(),
             },
         );
-        self.timers.set(deadline, Timer::Run(id));
-        if self.leaving {
-            return self.refuse(now, id, shutting_down(), actions);
-        }
-        let offered = self.agents.get(&key).is_some_and(|agent| agent.offered);
-        if !offered && !wait_for_agent {
-            let unknown = self.unknown_agent(now, &key);
-            return self.refuse(now, id, unknown, actions);
-        }
-        if !self.has_room_for_agent(&key) {
-            let full = Failure::new(
-                Code::Busy,
-                format!(
-                    "{} agents are known, which is the limit",
-                    self.limits.agents
-                ),
-            );
-            return self.refuse(now, id, full.retry_after(BUSY_RETRY), actions);
+        self.note(now, whole(id), Content::RunStarted, actions);
+        if let Some(refusal) = self.refuse_ask(now, &key, parent, placing.wait_for_agent) {
+            return self.refuse(now, id, refusal, actions);
         }
         self.agents.entry(key).or_default().queue.insert(order, id);
         self.settle(now, id, actions);
+    }
+
+    /// Why this harness does not take an ask, if it does not.
+    fn refuse_ask(
+        &mut self,
+        now: Instant,
+        key: &AgentKey,
+        parent: Result<u32, Box<Failure>>,
+        wait_for_agent: bool,
+    ) -> Option<Failure> {
+        if self.leaving {
+            return Some(shutting_down());
+        }
+        if let Err(refusal) = parent {
+            return Some(*refusal);
+        }
+        let offered = self.agents.get(key).is_some_and(|agent| agent.offered);
+        if !offered && !wait_for_agent {
+            return Some(self.unknown_agent(now, key));
+        }
+        if !self.has_room_for_agent(key) {
+            let message = format!(
+                "{} agents are known, which is the limit",
+                self.limits.agents
+            );
+            return Some(Failure::new(Code::Busy, message).retry_after(BUSY_RETRY));
+        }
+        None
     }
 
     pub(super) fn cancelled(
@@ -109,7 +155,7 @@ impl Core {
                 Some(held) => format!("on worker \"{}\"", held.offer.info.name),
                 None => "on a worker that is gone".to_owned(),
             },
-            run::State::Queued | run::State::Ended => self.why_waiting(&entry.request.agent),
+            run::State::Queued | run::State::Ended => self.why_waits(entry),
         };
         let event = run::Event::DeadlinePassed(place);
         self.finish_elsewhere(now, id, event, slot::Over::DeadlineExceeded, actions);
@@ -161,10 +207,50 @@ impl Core {
                 | run::Cause::InvalidReply
                 | run::Cause::ProtocolViolation
                 | run::Cause::FrameTooLarge
-                | run::Cause::Lost => None,
+                | run::Cause::AttemptTimeout
+                | run::Cause::Lost
+                | run::Cause::Died => None,
             };
         }
         self.run_apply(now, id, run::Event::Failed(cause, failure), actions);
+    }
+
+    /// One attempt has taken as long as it may: its slot is ended, the run fails or waits again.
+    pub(super) fn attempt_timed_out(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        entry.timer = None;
+        let run::State::Running(slot) = *entry.run.state() else {
+            return;
+        };
+        let name = self
+            .slots
+            .get(&slot)
+            .map(|held| held.offer.info.name.clone());
+        let message = format!(
+            "attempt {} on worker \"{}\" took longer than its timeout of {:?}",
+            entry.run.attempt(),
+            name.unwrap_or_default(),
+            entry.run.retry().attempt_timeout.unwrap_or_default()
+        );
+        let failure = Failure::new(Code::AttemptTimeout, message);
+        self.run_apply(
+            now,
+            id,
+            run::Event::Failed(run::Cause::AttemptTimeout, failure),
+            actions,
+        );
+        let over = slot::Event::Over(slot::Over::DeadlineExceeded);
+        self.slot_apply(now, slot, over, actions);
+    }
+
+    /// A back-off is over: the run waits for a slot again.
+    pub(super) fn backed_off(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        if let Some(entry) = self.runs.get_mut(&id) {
+            entry.timer = None;
+            self.requeue(now, id, actions);
+        }
     }
 
     pub(super) fn run_apply(
@@ -177,30 +263,150 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&id) else {
             return;
         };
-        match entry.run.apply(now, event) {
+        let delivery = match entry.run.state() {
+            run::State::Running(_) => Some(entry.run.delivery()),
+            run::State::Queued | run::State::Ended => None,
+        };
+        let failed = match &event {
+            run::Event::Failed(_, failure) => Some(Arc::new(failure.clone())),
+            run::Event::Replied(_)
+            | run::Event::Delivered(_)
+            | run::Event::OutputSeen
+            | run::Event::Refused(_)
+            | run::Event::DeadlinePassed(_)
+            | run::Event::Cancelled(_) => None,
+        };
+        let next = entry.run.apply(now, event);
+        if let (Some(delivery), Next::Requeue | Next::BackOff(..)) = (delivery, &next) {
+            entry.unread.clear();
+            self.note(
+                now,
+                delivery,
+                Content::AttemptEnded(failed.clone()),
+                actions,
+            );
+        }
+        match next {
             Next::Nothing => {}
             Next::Requeue => {
-                let key = entry.request.agent.clone();
-                let order = entry.order;
-                self.agents.entry(key).or_default().queue.insert(order, id);
-                if self.leaving {
-                    return self.refuse(now, id, shutting_down(), actions);
-                }
-                self.settle(now, id, actions);
+                self.clear_timer(id);
+                self.requeue(now, id, actions);
             }
-            Next::Ended(outcome) => {
-                let attempt = entry.run.attempt();
-                self.timers.clear(entry.run.deadline(), Timer::Run(id));
-                self.leave_queue(id);
-                if let Some(entry) = self.runs.remove(&id) {
-                    self.forget_unoffered(&entry.request.agent);
-                }
-                actions.push(Action::Answer {
-                    run: id,
-                    answer: Answer { attempt, outcome },
-                });
+            Next::BackOff(retry, failure) => {
+                self.clear_timer(id);
+                self.back_off(now, id, retry, failure, actions);
             }
+            Next::Ended(outcome) => self.ended(now, id, (delivery, failed), outcome, actions),
         }
+    }
+
+    /// A run has its outcome: its journal is closed, its caller is answered.
+    fn ended(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        (delivery, failed): (Option<Delivery>, Option<Arc<Failure>>),
+        outcome: Outcome,
+        actions: &mut Vec<Action>,
+    ) {
+        let kept = Ended::of(&outcome);
+        if let Some(delivery) = delivery {
+            let failed = failed.or(match &kept {
+                Ended::Failure(failure) => Some(failure.clone()),
+                Ended::Value(_) => None,
+            });
+            self.note(now, delivery, Content::AttemptEnded(failed), actions);
+        }
+        self.note(now, whole(id), Content::RunEnded(kept.clone()), actions);
+        self.clear_timer(id);
+        self.leave_queue(id);
+        let Some(entry) = self.runs.remove(&id) else {
+            return;
+        };
+        self.timers.clear(entry.run.deadline(), Timer::Run(id));
+        self.forget_unoffered(&entry.request.agent);
+        let attempt = entry.run.attempt();
+        self.keep(now, id, entry, kept);
+        actions.push(Action::Answer {
+            run: id,
+            answer: Answer { attempt, outcome },
+        });
+    }
+
+    /// Somebody asks for a run to be stopped.
+    pub(super) fn cancel_requested(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        who: Arc<str>,
+        why: String,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.runs.contains_key(&id) {
+            return;
+        }
+        let said = if why.is_empty() {
+            String::new()
+        } else {
+            format!(": {why}")
+        };
+        let message = format!("cancelled by {who}{said}");
+        let content = Content::CancelRequested { who, why };
+        self.note(now, whole(id), content, actions);
+        self.cancelled(now, id, message, actions);
+    }
+
+    fn requeue(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        if self.leaving {
+            return self.refuse(now, id, shutting_down(), actions);
+        }
+        let Some(entry) = self.runs.get(&id) else {
+            return;
+        };
+        let agent = self.agents.entry(entry.request.agent.clone()).or_default();
+        agent.queue.insert(entry.order, id);
+        self.settle(now, id, actions);
+    }
+
+    /// Waits before a retry; a run without the time for it ends with the failure it has.
+    fn back_off(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        retry: u32,
+        failure: Failure,
+        actions: &mut Vec<Action>,
+    ) {
+        if self.leaving {
+            return self.refuse(now, id, shutting_down(), actions);
+        }
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let until = now + self.chance.wait(entry.run.retry(), retry);
+        if until >= entry.run.deadline() {
+            return self.refuse(now, id, failure, actions);
+        }
+        let timer = Timer::Retry(id);
+        entry.timer = Some((until, timer.clone()));
+        self.timers.set(until, timer);
+        self.agents.entry(entry.request.agent.clone()).or_default();
+        self.count_waiting(id);
+    }
+
+    pub(super) fn clear_timer(&mut self, id: RunId) {
+        let timer = self.runs.get_mut(&id).and_then(|entry| entry.timer.take());
+        if let Some((at, timer)) = timer {
+            self.timers.clear(at, timer);
+        }
+    }
+}
+
+/// A run as a whole, for entries that are about no attempt.
+fn whole(run: RunId) -> Delivery {
+    Delivery {
+        run,
+        attempt: Attempt::default(),
     }
 }
 

@@ -4,12 +4,13 @@ use std::time::Instant;
 
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::journal::Content;
 use crate::run;
 use crate::slot;
 
-use super::agents::{Class, class_of};
+use super::agents::{Class, class_of, selects};
 use super::asks::{BUSY_RETRY, RunEntry};
-use super::{Action, Core};
+use super::{Action, Core, Timer};
 
 const MIB: u64 = 1024 * 1024;
 
@@ -94,7 +95,8 @@ impl Core {
             return;
         };
         *judgement = refusal.map_or(Judgement::Takes, Judgement::Refuses);
-        if matches!(entry.run.state(), run::State::Queued) {
+        // One that backs off is settled when it comes back to the queue.
+        if matches!(entry.run.state(), run::State::Queued) && !entry.is_backing_off() {
             self.settle(now, id, actions);
         }
     }
@@ -177,39 +179,42 @@ impl Core {
 
     /// Counts a run against the limits of the queue, or answers BUSY.
     fn wait(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
-        let Some(entry) = self.runs.get_mut(&id) else {
-            return;
-        };
-        let Some(agent) = self.agents.get_mut(&entry.request.agent) else {
+        let Some(entry) = self.runs.get(&id).filter(|entry| !entry.waiting) else {
             return;
         };
         let first = entry.run.attempt() == Attempt::default();
-        if entry.waiting {
-            return;
+        if let Some(why) = self.full(entry).filter(|_| first) {
+            let key = &entry.request.agent;
+            let message = format!("agent \"{key}\" is busy: {}; {why}", self.why_waits(entry));
+            let busy = Failure::new(Code::Busy, message).retry_after(BUSY_RETRY);
+            return self.refuse(now, id, busy, actions);
+        }
+        self.count_waiting(id);
+    }
+
+    /// Why a run may not wait, if it may not.
+    fn full(&self, entry: &RunEntry) -> Option<String> {
+        let waiting = self.agents.get(&entry.request.agent)?.waiting;
+        if waiting >= self.limits.queue_runs {
+            return Some(format!("{waiting} runs wait for it, which is the limit"));
         }
         let bytes = entry.request.payload.data.len() as u64;
-        let full = if agent.waiting >= self.limits.queue_runs {
-            Some(format!(
-                "{} runs wait for it, which is the limit",
-                agent.waiting
-            ))
-        } else if self.queued_bytes + bytes > self.limits.queue_bytes {
-            Some("the payloads of waiting runs are at their limit".to_owned())
-        } else {
-            None
+        if self.queued_bytes + bytes > self.limits.queue_bytes {
+            return Some("the payloads of waiting runs are at their limit".to_owned());
+        }
+        let cycle = entry.request.parent.and_then(|_| self.cycle(entry))?;
+        Some(format!("every slot waits for this run: {cycle}"))
+    }
+
+    /// Counts a run that waits, in a queue or for its back-off.
+    pub(super) fn count_waiting(&mut self, id: RunId) {
+        let Some(entry) = self.runs.get_mut(&id).filter(|entry| !entry.waiting) else {
+            return;
         };
-        match full {
-            Some(why) if first => {
-                let key = entry.request.agent.clone();
-                let message = format!("agent \"{key}\" is busy: {}; {why}", self.why_waiting(&key));
-                let busy = Failure::new(Code::Busy, message).retry_after(BUSY_RETRY);
-                self.refuse(now, id, busy, actions);
-            }
-            Some(_) | None => {
-                entry.waiting = true;
-                agent.waiting += 1;
-                self.queued_bytes += bytes;
-            }
+        if let Some(agent) = self.agents.get_mut(&entry.request.agent) {
+            entry.waiting = true;
+            agent.waiting += 1;
+            self.queued_bytes += entry.request.payload.data.len() as u64;
         }
     }
 
@@ -251,7 +256,10 @@ impl Core {
             return false;
         };
         // Past its deadline it would only cost the slot its call; the next tick answers it.
-        if now >= entry.run.deadline() || entry.verdict(class_of(&held.offer)) != Verdict::Takes {
+        if now >= entry.run.deadline()
+            || entry.verdict(class_of(&held.offer)) != Verdict::Takes
+            || !selects(&entry.selector, &held.offer)
+        {
             return false;
         }
         entry.avoid != Some(held.offer.worker) || !self.another_worker(held.offer.worker, entry)
@@ -264,7 +272,11 @@ impl Core {
             .filter(|(id, other)| **id != worker && other.offer.agent == entry.request.agent)
             .flat_map(|(_, other)| &other.slots)
             .filter_map(|slot| self.slots.get(slot))
-            .any(|held| !held.slot.is_stopping() && !entry.verdict(class_of(&held.offer)).refuses())
+            .any(|held| {
+                !held.slot.is_stopping()
+                    && !entry.verdict(class_of(&held.offer)).refuses()
+                    && selects(&entry.selector, &held.offer)
+            })
     }
 
     fn deliver(&mut self, now: Instant, slot: SlotId, id: RunId, actions: &mut Vec<Action>) {
@@ -277,12 +289,13 @@ impl Core {
             return;
         };
         let delivery = entry.run.next_delivery();
-        let lease: Lease = (self.leases)();
+        let lease: Lease = self.chance.lease();
         let accept_timeout = self.limits.accept_timeout
             + self
                 .limits
                 .accept_timeout_per_mib
                 .mul_f64(entry.frame_bytes as f64 / MIB as f64);
+        let started = Content::AttemptStarted(held.started.clone());
         held.lease = Some(lease);
         held.slot.apply(
             now,
@@ -293,13 +306,27 @@ impl Core {
             },
         );
         entry.run.apply(now, run::Event::Delivered(slot));
+        let attempt_ends = entry
+            .run
+            .retry()
+            .attempt_timeout
+            .map(|timeout| now + timeout);
+        if let Some(at) = attempt_ends.filter(|at| *at < entry.run.deadline()) {
+            let timer = Timer::Attempt(id);
+            entry.timer = Some((at, timer.clone()));
+            self.timers.set(at, timer);
+        }
         actions.push(Action::Deliver {
             slot,
             delivery,
             lease,
             request: entry.request.clone(),
-            deadline: entry.run.deadline(),
+            deadline: entry
+                .run
+                .deadline()
+                .min(attempt_ends.unwrap_or(entry.run.deadline())),
         });
+        self.note(now, delivery, started, actions);
         self.arm(slot);
     }
 

@@ -4,6 +4,7 @@
 mod invariants;
 mod samples;
 
+mod chains;
 mod deadlines;
 mod frames;
 mod hang_ups;
@@ -11,7 +12,9 @@ mod leaving;
 mod placing;
 mod queues;
 mod released;
+mod retries;
 mod schemas;
+mod selecting;
 mod unknown;
 mod views;
 mod walk;
@@ -23,9 +26,10 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::{Action, Core, Event, Frame, Limits, Note, Offer, Reply};
+use super::{Action, Chance, Core, Event, Frame, Limits, Note, Offer, Reply};
 use crate::envelope::{Answer, Code, Failure, Payload};
 use crate::ids::{AgentKey, Attempt, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::retry::Policy;
 use crate::run;
 use crate::slot::{End, EntryKind, Level};
 
@@ -36,6 +40,25 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// How long an ask of these tests may take.
 const TIMEOUT: Duration = MINUTE;
+
+/// How long the first back-off takes, without chance.
+const BACK_OFF: Duration = Duration::from_millis(200);
+
+/// Leases in a row, and every back-off the longest it may be.
+struct NoChance {
+    leases: u128,
+}
+
+impl Chance for NoChance {
+    fn lease(&mut self) -> Lease {
+        self.leases += 1;
+        Lease(self.leases.to_be_bytes())
+    }
+
+    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
+        policy.initial_backoff * 2_u32.pow(retry - 1)
+    }
+}
 
 /// A harness, its clock, and what its callers were answered.
 struct World {
@@ -55,14 +78,9 @@ impl World {
     fn with(change: impl FnOnce(&mut Limits)) -> Self {
         let mut limits = limits();
         change(&mut limits);
-        let mut lease = 0_u128;
-        let leases = move || {
-            lease += 1;
-            Lease(lease.to_be_bytes())
-        };
         let now = Instant::now();
         Self {
-            core: Core::new(limits, Box::new(leases), now),
+            core: Core::new(limits, Box::new(NoChance { leases: 0 }), now),
             now,
             next_slot: 0,
             next_run: 0,
@@ -108,13 +126,14 @@ impl World {
         let run = RunId(Uuid::from_u128(self.next_run));
         let event = Event::Ask {
             run,
-            request: Arc::new(ask.request),
+            request: ask.request,
             terms: run::Terms {
                 deadline: self.now + ask.timeout,
-                max_attempts: ask.max_attempts,
+                retry: Arc::new(ask.retry),
                 uncounted_max: 2,
+                poison_max: 3,
             },
-            wait_for_agent: ask.wait_for_agent,
+            placing: ask.placing,
         };
         (run, self.apply(event))
     }

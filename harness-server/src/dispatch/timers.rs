@@ -13,6 +13,10 @@ use crate::ids::{AgentKey, Delivery, RunId, SlotId, WorkerId};
 pub(super) enum Timer {
     /// A run's deadline.
     Run(RunId),
+    /// The end of what one attempt may take.
+    Attempt(RunId),
+    /// The end of a back-off.
+    Retry(RunId),
     /// A slot's next rule.
     Slot(SlotId),
     /// The end of waiting for a released.

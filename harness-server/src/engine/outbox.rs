@@ -32,6 +32,8 @@ pub enum Outgoing {
     Appended(u64),
     /// The harness is there.
     Heartbeat,
+    /// Finish, leave and do not come back.
+    Drain(Arc<str>),
 }
 
 /// The frames of one call that wait to be written.
@@ -48,6 +50,8 @@ struct Waiting {
     appended: Option<u64>,
     appended_written: u64,
     heartbeat: bool,
+    drain: Option<Arc<str>>,
+    newest: Option<Delivery>,
     end: Option<End>,
     ended: bool,
     abandoned: bool,
@@ -70,6 +74,7 @@ impl Outbox {
         deadline: Instant,
     ) {
         self.put(|waiting| {
+            waiting.newest = Some(delivery);
             waiting.appended = None;
             waiting.appended_written = 0;
             waiting.request = Some(Outgoing::Request {
@@ -81,9 +86,19 @@ impl Outbox {
         });
     }
 
-    /// Acknowledges appends up to a worker_seq.
-    pub fn acknowledge(&self, seq: u64) {
-        self.put(|waiting| waiting.appended = Some(seq));
+    /// Acknowledges appends of a request up to a worker_seq.
+    pub fn acknowledge(&self, delivery: Delivery, seq: u64) {
+        self.put(|waiting| {
+            // One that comes late says nothing of the request that has come since.
+            if waiting.newest == Some(delivery) {
+                waiting.appended = Some(seq);
+            }
+        });
+    }
+
+    /// Asks the worker to finish, leave and not come back.
+    pub fn drain(&self, reason: Arc<str>) {
+        self.put(|waiting| waiting.drain = Some(reason));
     }
 
     /// Says that the harness is there.
@@ -118,7 +133,8 @@ impl Outbox {
         let frames = waiting.welcome.is_some()
             || waiting.request.is_some()
             || waiting.appended.is_some()
-            || waiting.heartbeat;
+            || waiting.heartbeat
+            || waiting.drain.is_some();
         !frames && waiting.end.is_none()
     }
 
@@ -222,20 +238,63 @@ impl Waiting {
             self.appended_written = seq;
             return Some(Outgoing::Appended(seq));
         }
+        if let Some(reason) = self.drain.take() {
+            return Some(Outgoing::Drain(reason));
+        }
         std::mem::take(&mut self.heartbeat).then_some(Outgoing::Heartbeat)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
+    use std::time::Instant;
 
     use super::{Outbox, Outgoing};
-    use crate::ids::SlotId;
+    use crate::envelope::{Caller, Payload, Request};
+    use crate::ids::{AgentKey, Attempt, Delivery, Lease, RunId, SlotId};
     use crate::slot::End;
 
     fn next(outbox: &Outbox) -> Poll<Option<Result<Outgoing, End>>> {
         outbox.poll_next(&Context::from_waker(Waker::noop()))
+    }
+
+    /// Puts a request into the outbox.
+    fn requested(outbox: &Outbox) -> Delivery {
+        let delivery = Delivery {
+            run: RunId(uuid::Uuid::from_u128(1)),
+            attempt: Attempt(1),
+        };
+        let agent = AgentKey::new("", "echo");
+        let request = Request {
+            payload: Payload::default(),
+            metadata: std::collections::HashMap::new(),
+            caller: Caller {
+                subject: "anonymous".into(),
+                namespace: agent.namespace.clone(),
+            },
+            agent,
+            trace: None,
+            parent: None,
+            depth: 0,
+        };
+        outbox.request(delivery, Lease([0; 16]), Arc::new(request), Instant::now());
+        delivery
+    }
+
+    #[test]
+    fn an_acknowledgement_that_comes_late_says_nothing_of_the_next_request() {
+        let outbox = Outbox::default();
+        outbox.welcome(SlotId(1));
+        let delivery = requested(&outbox);
+        let earlier = Delivery {
+            attempt: Attempt(9),
+            ..delivery
+        };
+        outbox.acknowledge(earlier, 5);
+        assert!(next(&outbox).is_ready() && next(&outbox).is_ready());
+        assert!(next(&outbox).is_pending());
     }
 
     #[test]
@@ -262,13 +321,18 @@ mod tests {
     fn acknowledgements_and_heartbeats_are_said_once() {
         let outbox = Outbox::default();
         outbox.welcome(SlotId(1));
+        let delivery = requested(&outbox);
         for seq in 1..=5 {
-            outbox.acknowledge(seq);
+            outbox.acknowledge(delivery, seq);
             outbox.heartbeat();
         }
         assert!(matches!(
             next(&outbox),
             Poll::Ready(Some(Ok(Outgoing::Welcome(_))))
+        ));
+        assert!(matches!(
+            next(&outbox),
+            Poll::Ready(Some(Ok(Outgoing::Request { .. })))
         ));
         assert_eq!(outbox.acknowledged(), 0);
         assert!(matches!(

@@ -1,8 +1,8 @@
 //! Frames of a worker: acknowledgements, and what a wrong one does to the run in the slot.
 
 use super::{
-    Action, Attempt, Code, Delivery, EntryKind, Frame, Level, Note, Offer, Payload, Reply, SlotId,
-    World, ask, deliveries, ends, offer,
+    Action, Attempt, BACK_OFF, Code, Delivery, EntryKind, Frame, Level, Note, Offer, Payload,
+    Reply, SlotId, World, ask, deliveries, ends, offer,
 };
 use crate::slot::{End, Violation};
 
@@ -11,7 +11,7 @@ fn append(delivery: Delivery, seq: u64, acknowledged: u64) -> Frame {
         delivery,
         seq,
         kind: EntryKind::Plain,
-        bytes: 10,
+        entry: vec![0; 10].into(),
         acknowledged,
     }
 }
@@ -32,7 +32,7 @@ fn entries_are_acknowledged_and_repeated_ones_again() {
     for (seq, acknowledged) in [(1, 1), (2, 2), (1, 2), (2, 2), (3, 3)] {
         let actions = world.frame(slot, append(held, seq, 0));
         assert!(
-            matches!(actions[..], [Action::Acknowledge { slot: to, seq }]
+            matches!(actions[..], [Action::Acknowledge { slot: to, seq, .. }]
                 if to == slot && seq == acknowledged),
             "{seq}: {actions:?}"
         );
@@ -61,6 +61,7 @@ fn assert_breaks(frame: fn(Delivery) -> Frame, end: fn(Delivery) -> End, said: &
     let other = world.attach(offer("echo", 2));
     let actions = world.frame(slot, frame(held));
     assert_eq!(ends(&actions), [(slot, end(held))]);
+    world.pass(BACK_OFF);
     assert_eq!(world.run_in(other), Some(held.run), "it is tried again");
 
     let mut world = World::new();

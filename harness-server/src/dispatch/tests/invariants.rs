@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::super::agents::class_of;
 use super::super::timers::Timer;
 use super::{Core, Delivery};
-use crate::ids::SlotId;
+use crate::ids::{AgentKey, SlotId};
 use crate::{run, slot};
 
 /// Panics with the invariant that does not hold.
@@ -25,13 +25,24 @@ pub(super) fn check(core: &Core, now: Instant) {
 
 fn check_runs(core: &Core) {
     let mut queued = 0;
+    let mut backing_off: BTreeMap<&AgentKey, usize> = BTreeMap::new();
     let mut bytes = 0;
     for (id, entry) in &core.runs {
         let agent = core.agents.get(&entry.request.agent);
         let in_queue = agent.is_some_and(|agent| agent.queue.get(&entry.order) == Some(id));
         match entry.run.state() {
+            run::State::Queued if entry.is_backing_off() => {
+                *backing_off.entry(&entry.request.agent).or_default() += 1;
+                assert!(!in_queue, "run {id} backs off and is in a queue");
+                assert!(entry.waiting, "run {id} backs off uncounted");
+                assert!(
+                    !core.leaving,
+                    "run {id} backs off for a harness that leaves"
+                );
+            }
             run::State::Queued => {
                 queued += 1;
+                assert!(entry.timer.is_none(), "run {id} waits with a timer");
                 assert!(in_queue, "run {id} waits in no queue");
                 assert!(
                     entry.waiting || entry.is_being_judged(),
@@ -47,6 +58,7 @@ fn check_runs(core: &Core) {
                 let held = core.slots.get(slot).and_then(|held| held.slot.delivery());
                 assert_eq!(held, Some(delivery), "run {id} is not where it runs");
                 assert!(!in_queue && !entry.waiting, "run {id} runs and waits");
+                assert!(!entry.is_backing_off(), "run {id} runs and backs off");
             }
             run::State::Ended => panic!("run {id} has ended and is still here"),
         }
@@ -55,6 +67,13 @@ fn check_runs(core: &Core) {
         }
     }
     assert_eq!(core.queued_bytes, bytes, "bytes of waiting runs");
+    for (key, agent) in &core.agents {
+        let in_queue = agent.queue.values().filter(|run| core.runs[run].waiting);
+        let backing_off = backing_off.remove(key).unwrap_or_default();
+        let waiting: usize = in_queue.count() + backing_off;
+        assert_eq!(agent.waiting, waiting, "waiting runs of {key}");
+    }
+    assert!(backing_off.is_empty(), "{backing_off:?} are forgotten");
     let in_queues: usize = core.agents.values().map(|agent| agent.queue.len()).sum();
     assert_eq!(in_queues, queued, "a queue holds a run that does not wait");
 }
@@ -100,12 +119,10 @@ fn check_agents(core: &Core) {
         assert_eq!(agent.classes, classes, "classes of {key}");
         let listed: BTreeSet<(u64, SlotId)> = agent.ready.clone().into_iter().collect();
         assert_eq!(listed, ready, "free slots of {key}");
-        let waiting = agent.queue.values().filter(|run| core.runs[run].waiting);
-        assert_eq!(agent.waiting, waiting.count(), "waiting runs of {key}");
         let goes = agent.offered && classes.is_empty();
         assert_eq!(agent.kept_until.is_some(), goes, "how long {key} is kept");
         assert!(
-            agent.offered || !agent.queue.is_empty(),
+            agent.offered || agent.is_waited_for(),
             "nobody waits for {key}"
         );
     }
@@ -134,6 +151,7 @@ fn check_timers(core: &Core) {
     let mut timers = BTreeSet::new();
     for (id, entry) in &core.runs {
         timers.insert((entry.run.deadline(), Timer::Run(*id)));
+        timers.extend(entry.timer.clone());
     }
     for (id, entry) in &core.slots {
         timers.extend(entry.timer.map(|at| (at, Timer::Slot(*id))));

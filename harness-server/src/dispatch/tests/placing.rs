@@ -1,8 +1,8 @@
 //! Which slot gets which run.
 
 use super::{
-    Action, Attempt, Code, Event, Frame, Level, Offer, Reply, SECOND, World, ask, deliveries, ends,
-    minimal, offer,
+    Action, Attempt, BACK_OFF, Code, Event, Frame, Level, Offer, Reply, SECOND, World, ask,
+    deliveries, ends, minimal, offer,
 };
 use crate::slot::End;
 
@@ -219,6 +219,7 @@ fn a_failed_attempt_is_retried_up_to_its_number() {
         assert_eq!(held.attempt, Attempt(attempt));
         let broken = super::Failure::new(Code::InvalidReply, "it is no reply");
         world.reply_with(slot, Reply::Invalid(broken));
+        world.pass(BACK_OFF);
     }
     world.assert_failed(run, Code::InvalidReply, &["no reply (attempt 2 of 2)"]);
 }

@@ -1,6 +1,6 @@
 //! Waiting: order, limits, and what is said of it.
 
-use super::{Code, Failure, Reply, RunId, SECOND, SlotId, World, ask, minimal, offer};
+use super::{BACK_OFF, Code, Failure, Reply, RunId, SECOND, SlotId, World, ask, minimal, offer};
 
 /// A world with one slot, busy for long.
 fn busy() -> (World, SlotId) {
@@ -39,7 +39,10 @@ fn a_run_that_comes_back_keeps_its_place() {
     world.reply(slot);
     let broken = Failure::new(Code::InvalidReply, "it is no reply");
     world.reply_with(slot, Reply::Invalid(broken));
-    assert_eq!(work_off(&mut world, slot), [first, second]);
+    assert_eq!(world.run_in(slot), Some(second), "the slot does not idle");
+    let third = world.ask("echo");
+    world.pass(BACK_OFF);
+    assert_eq!(work_off(&mut world, slot), [second, first, third]);
 }
 
 #[test]
@@ -49,6 +52,7 @@ fn a_run_that_a_lost_slot_had_is_first_for_the_next_slot() {
     let (first, _) = world.ask_and_see(ask("echo").max_attempts(2));
     let second = world.ask("echo");
     world.lose(slot);
+    world.pass(BACK_OFF);
     let slot = world.attach(offer("echo", 2));
     assert_eq!(work_off(&mut world, slot), [first, second]);
 }

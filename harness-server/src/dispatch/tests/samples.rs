@@ -7,9 +7,10 @@ use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{MINUTE, SECOND, TIMEOUT};
-use crate::dispatch::{Limits, Offer, WorkerInfo};
+use crate::dispatch::{Limits, Offer, Placing, WorkerInfo};
 use crate::envelope::{Caller, Payload, Request};
-use crate::ids::{AgentKey, WorkerId};
+use crate::ids::{AgentKey, Delivery, WorkerId};
+use crate::retry::Policy;
 use crate::slot::{self, Level};
 
 pub(super) fn limits() -> Limits {
@@ -32,6 +33,12 @@ pub(super) fn limits() -> Limits {
         connecting_retry: SECOND / 2,
         release_timeout: 10 * MINUTE,
         unreleased: 100,
+        journal: crate::journal::Limits {
+            entries: 8,
+            bytes: 1_000,
+        },
+        ended_kept: MINUTE,
+        ended_runs: 50,
     }
 }
 
@@ -39,8 +46,8 @@ pub(super) fn limits() -> Limits {
 pub(super) struct Ask {
     pub(super) request: Request,
     pub(super) timeout: Duration,
-    pub(super) max_attempts: u32,
-    pub(super) wait_for_agent: bool,
+    pub(super) retry: Policy,
+    pub(super) placing: Placing,
 }
 
 pub(super) fn ask(agent: &str) -> Ask {
@@ -54,10 +61,12 @@ pub(super) fn ask(agent: &str) -> Ask {
                 namespace: "default".into(),
             },
             trace: None,
+            parent: None,
+            depth: 0,
         },
         timeout: TIMEOUT,
-        max_attempts: 1,
-        wait_for_agent: false,
+        retry: Policy::attempts(1),
+        placing: Placing::default(),
     }
 }
 
@@ -72,19 +81,42 @@ impl Ask {
         Self { timeout, ..self }
     }
 
-    pub(super) fn max_attempts(self, max_attempts: u32) -> Self {
-        Self {
-            max_attempts,
-            ..self
-        }
+    pub(super) fn max_attempts(mut self, max_attempts: u32) -> Self {
+        self.retry.max_attempts = max_attempts;
+        self
     }
 
-    pub(super) fn wait_for_agent(self) -> Self {
-        Self {
-            wait_for_agent: true,
-            ..self
-        }
+    pub(super) fn attempt_timeout(mut self, timeout: Duration) -> Self {
+        self.retry.attempt_timeout = Some(timeout);
+        self
     }
+
+    pub(super) fn wait_for_agent(mut self) -> Self {
+        self.placing.wait_for_agent = true;
+        self
+    }
+
+    pub(super) fn priority(mut self, priority: i32) -> Self {
+        self.placing.priority = priority;
+        self
+    }
+
+    /// Only for slots with these labels.
+    pub(super) fn select(mut self, labels: &[(&str, &str)]) -> Self {
+        self.placing.selector = pairs(labels);
+        self
+    }
+
+    /// Asked by the agent that works on this.
+    pub(super) fn parent(mut self, parent: Delivery) -> Self {
+        self.request.parent = Some(parent);
+        self
+    }
+}
+
+pub(super) fn pairs(labels: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
+    labels.iter().map(owned).collect()
 }
 
 /// An offer of a full level worker.
@@ -113,5 +145,13 @@ pub(super) fn minimal(agent: &str, worker: u128) -> Offer {
     Offer {
         level: Level::Minimal,
         ..offer(agent, worker)
+    }
+}
+
+/// The same, with labels.
+pub(super) fn labelled(agent: &str, worker: u128, labels: &[(&str, &str)]) -> Offer {
+    Offer {
+        labels: pairs(labels),
+        ..minimal(agent, worker)
     }
 }

@@ -68,7 +68,7 @@ impl Walk {
                     .bytes(bytes.into())
                     .timeout(Duration::from_secs(timeout.into()))
                     .max_attempts(max_attempts.into());
-                ask.wait_for_agent = wait;
+                ask.placing.wait_for_agent = wait;
                 self.ask(ask);
             }
             Step::Judge(n, takes) => self.judge(n, takes),
@@ -160,7 +160,7 @@ impl Walk {
                 delivery: name(held?, named),
                 seq: place(seq, last),
                 kind: [EntryKind::Plain, EntryKind::Usage, EntryKind::Step][usize::from(n % 3)],
-                bytes: bytes.into(),
+                entry: vec![0; usize::from(bytes)].into(),
                 acknowledged: last.saturating_sub(acked.into()),
             };
             Some((slot, frame))
@@ -272,7 +272,7 @@ impl Walk {
                 Action::Answer { run, .. } => {
                     answered.insert(run);
                 }
-                Action::Note(_) => {}
+                Action::Grew { .. } | Action::Drain { .. } | Action::Note(_) => {}
             }
         }
         let open: HashSet<SlotId> = self.calls.keys().copied().collect();

@@ -1,0 +1,340 @@
+//! What a caller may ask: every way to ask, gRPC or HTTP, one or many, is checked here and becomes
+//! the same request, terms and placing.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use tonic::metadata::MetadataMap;
+
+use harness_proto::relay;
+
+use crate::config::Limits;
+use crate::dispatch::Placing;
+use crate::engine::Engine;
+use crate::envelope::{self, Caller, Code, Failure, Payload, Trace};
+use crate::ids::{AgentKey, Attempt, Delivery, RunId, is_valid_name};
+use crate::retry::{ATTEMPTS_MAX, Policy};
+use crate::run::Terms;
+
+use super::hang_ups::HangUps;
+use super::{convert, deadline};
+
+/// Attempts of an ask that says nothing of retries.
+const ASK_ATTEMPTS: u32 = 1;
+
+/// Longest agent name an error repeats, in bytes.
+const NAME_BYTES: usize = 256;
+
+/// Priorities a caller may give.
+const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
+
+/// The longest back-off a policy may name.
+const BACKOFF_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// An ask as it comes, however it comes.
+pub(super) struct Ask {
+    pub(super) agent: String,
+    pub(super) payload: Option<relay::Payload>,
+    pub(super) options: Option<relay::RunOptions>,
+}
+
+/// What the call that carries an ask says of it.
+#[derive(Clone, Default)]
+pub(super) struct Call {
+    /// The call's own deadline, from now.
+    pub(super) timeout: Option<Duration>,
+    /// The trace context of its metadata.
+    pub(super) trace: Option<Trace>,
+}
+
+/// An ask that may be made.
+pub(super) struct Admitted {
+    pub(super) request: envelope::Request,
+    pub(super) terms: Terms,
+    pub(super) placing: Placing,
+}
+
+/// The one gate of all asks; cheap to clone.
+#[derive(Clone)]
+pub(super) struct Admission {
+    engine: Engine,
+    hang_ups: Arc<HangUps>,
+    once: Arc<Policy>,
+}
+
+impl Call {
+    pub(super) fn of(metadata: &MetadataMap) -> Self {
+        let text = |key| {
+            let value = metadata.get(key)?.to_str().ok()?;
+            Some(value.to_owned())
+        };
+        let trace = text("traceparent").map(|parent| Trace {
+            parent,
+            state: text("tracestate").unwrap_or_default(),
+        });
+        Self {
+            timeout: deadline::of_call(metadata),
+            trace,
+        }
+    }
+}
+
+impl Admission {
+    pub(super) fn new(engine: Engine) -> Self {
+        let limits = engine.limits();
+        let hang_ups = HangUps::new(
+            limits.hang_ups_per_second,
+            limits.hang_ups_burst,
+            Instant::now(),
+        );
+        Self {
+            engine,
+            hang_ups: Arc::new(hang_ups),
+            once: Arc::new(Policy::attempts(ASK_ATTEMPTS)),
+        }
+    }
+
+    pub(super) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Counts a hang-up unless the ask is answered before what comes back is dropped.
+    pub(super) fn watch_hang_up(&self) -> CountHangUp {
+        CountHangUp {
+            hang_ups: self.hang_ups.clone(),
+            answered: false,
+        }
+    }
+
+    /// Checks an ask against the limits.
+    pub(super) fn admit(&self, ask: Ask, call: Call) -> Result<Admitted, Box<Failure>> {
+        let now = Instant::now();
+        if let Some(wait) = self.hang_ups.wait(now) {
+            let message = "too many calls were hung up on: wait for answers, or set a timeout";
+            return Err(Box::new(
+                Failure::new(Code::RateLimited, message).retry_after(wait),
+            ));
+        }
+        let limits = self.engine.limits();
+        let options = ask.options.unwrap_or_default();
+        check_names(&ask.agent, &options)?;
+        check_metadata(&options.metadata, limits)?;
+        let payload = checked_payload(ask.payload, limits)?;
+        let timeout = timeout(options.timeout.as_ref(), limits)?;
+        let agent = AgentKey::new(&options.namespace, &ask.agent);
+        let terms = Terms {
+            deadline: now + deadline::within(timeout, call.timeout),
+            retry: match &options.retry_policy {
+                Some(policy) => Arc::new(policy_from_proto(policy)?),
+                None => self.once.clone(),
+            },
+            uncounted_max: limits.uncounted_deliveries,
+            poison_max: limits.poison,
+        };
+        let placing = placing(&options, limits)?;
+        let request = envelope::Request {
+            payload,
+            metadata: options.metadata,
+            caller: Caller {
+                subject: "anonymous".into(),
+                namespace: agent.namespace.clone(),
+            },
+            agent,
+            trace: options.trace.map(convert::trace_from_proto).or(call.trace),
+            parent: options.parent.as_ref().map(parent).transpose()?,
+            depth: 0,
+        };
+        Ok(Admitted {
+            request,
+            terms,
+            placing,
+        })
+    }
+}
+
+/// Counts a hang-up when it is dropped before the answer.
+pub(super) struct CountHangUp {
+    hang_ups: Arc<HangUps>,
+    answered: bool,
+}
+
+impl CountHangUp {
+    pub(super) fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for CountHangUp {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.hang_ups.count(Instant::now());
+        }
+    }
+}
+
+fn refused(message: impl Into<String>) -> Box<Failure> {
+    Box::new(Failure::new(Code::InvalidRequest, message))
+}
+
+fn checked_payload(
+    payload: Option<relay::Payload>,
+    limits: &Limits,
+) -> Result<Payload, Box<Failure>> {
+    let payload = match payload {
+        Some(payload) => convert::payload_from_proto(payload),
+        None => Payload {
+            content_type: String::new(),
+            data: Bytes::from_static(b"null"),
+        },
+    };
+    let (bytes, limit) = (payload.data.len() as u64, limits.payload_bytes.as_u64());
+    if bytes > limit {
+        let message = format!("the request has {bytes} bytes, the limit is {limit}: send less");
+        return Err(Box::new(Failure::new(Code::PayloadTooLarge, message)));
+    }
+    Ok(payload)
+}
+
+fn placing(options: &relay::RunOptions, limits: &Limits) -> Result<Placing, Box<Failure>> {
+    if !PRIORITIES.contains(&options.priority) {
+        return Err(refused(format!(
+            "options.priority is {}, it must be -100 to 100",
+            options.priority
+        )));
+    }
+    if options.selector.len() > limits.labels {
+        return Err(refused(format!(
+            "options.selector has {} pairs, the limit is {}",
+            options.selector.len(),
+            limits.labels
+        )));
+    }
+    Ok(Placing {
+        selector: options.selector.clone().into_iter().collect(),
+        priority: options.priority,
+        wait_for_agent: options.wait_for_agent,
+        paced: false,
+    })
+}
+
+fn policy_from_proto(policy: &relay::RetryPolicy) -> Result<Policy, Box<Failure>> {
+    let defaults = Policy::attempts(match policy.max_attempts {
+        0 => ASK_ATTEMPTS,
+        attempts if attempts <= ATTEMPTS_MAX => attempts,
+        attempts => {
+            return Err(refused(format!(
+                "options.retry_policy.max_attempts is {attempts}, it must be at most \
+                 {ATTEMPTS_MAX}"
+            )));
+        }
+    });
+    let duration = |field: &str, value: &Option<prost_types::Duration>| match value {
+        None => Ok(None),
+        Some(value) => convert::duration_from_proto(value)
+            .filter(|value| !value.is_zero() && *value <= BACKOFF_MAX)
+            .map(Some)
+            .ok_or_else(|| {
+                refused(format!(
+                    "options.retry_policy.{field} must be more than 0 and at most 24 h"
+                ))
+            }),
+    };
+    let multiplier = match policy.multiplier {
+        0.0 => defaults.multiplier,
+        multiplier if (1.0..=100.0).contains(&multiplier) => multiplier,
+        multiplier => {
+            return Err(refused(format!(
+                "options.retry_policy.multiplier is {multiplier}, it must be 1 to 100"
+            )));
+        }
+    };
+    Ok(Policy {
+        attempt_timeout: duration("attempt_timeout", &policy.attempt_timeout)?,
+        initial_backoff: duration("initial_backoff", &policy.initial_backoff)?
+            .unwrap_or(defaults.initial_backoff),
+        max_backoff: duration("max_backoff", &policy.max_backoff)?.unwrap_or(defaults.max_backoff),
+        multiplier,
+        non_retryable_types: policy.non_retryable_types.clone(),
+        ..defaults
+    })
+}
+
+fn parent(parent: &relay::AttemptRef) -> Result<Delivery, Box<Failure>> {
+    let run = parent
+        .run_id
+        .parse()
+        .map(RunId)
+        .map_err(|_| refused("options.parent.run_id must be the UUID of the run that asks"))?;
+    Ok(Delivery {
+        run,
+        attempt: Attempt(parent.attempt),
+    })
+}
+
+fn check_names(agent: &str, options: &relay::RunOptions) -> Result<(), Box<Failure>> {
+    if agent.is_empty() {
+        return Err(Box::new(Failure::new(
+            Code::InvalidRequest,
+            "agent is empty: name the agent to ask",
+        )));
+    }
+    let unnameable = agent.len() > NAME_BYTES || (options.wait_for_agent && !is_valid_name(agent));
+    if unnameable {
+        return Err(Box::new(Failure::new(
+            Code::InvalidRequest,
+            "no agent can have this name: it must match [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
+        )));
+    }
+    if !options.namespace.is_empty() && !is_valid_name(&options.namespace) {
+        return Err(Box::new(Failure::new(
+            Code::InvalidRequest,
+            "options.namespace must be empty or match [a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?",
+        )));
+    }
+    Ok(())
+}
+
+fn check_metadata(metadata: &HashMap<String, String>, limits: &Limits) -> Result<(), Box<Failure>> {
+    let bytes: usize = metadata
+        .iter()
+        .map(|(key, value)| key.len() + value.len())
+        .sum();
+    let message = if metadata.len() > limits.metadata_keys {
+        format!(
+            "metadata has {} keys, the limit is {}",
+            metadata.len(),
+            limits.metadata_keys
+        )
+    } else if bytes as u64 > limits.metadata_bytes.as_u64() {
+        format!(
+            "metadata has {bytes} bytes, the limit is {}",
+            limits.metadata_bytes.as_u64()
+        )
+    } else if let Some(key) = metadata.keys().find(|key| key.starts_with("harness-")) {
+        format!("metadata key \"{key}\": keys that start with \"harness-\" are the harness's own")
+    } else {
+        return Ok(());
+    };
+    Err(Box::new(Failure::new(Code::InvalidRequest, message)))
+}
+
+fn timeout(
+    asked: Option<&prost_types::Duration>,
+    limits: &Limits,
+) -> Result<Duration, Box<Failure>> {
+    let Some(asked) = asked else {
+        return Ok(limits.default_timeout);
+    };
+    match convert::duration_from_proto(asked) {
+        Some(timeout) if !timeout.is_zero() && timeout <= limits.max_timeout => Ok(timeout),
+        Some(_) | None => Err(Box::new(Failure::new(
+            Code::InvalidRequest,
+            format!(
+                "options.timeout must be more than 0 and at most {} s",
+                limits.max_timeout.as_secs()
+            ),
+        ))),
+    }
+}
