@@ -5,7 +5,7 @@
 //! - [`Process`]: a child process whose output is kept; [`Finished`] is one that has ended.
 //! - [`Harness`]: `harness serve`, and commands that talk to it.
 //! - [`Worker`]: a worker of the examples, of `examples/python`, or the [`Worker::puppet`], an
-//!   agent that does what its request says.
+//!   agent that does what its request says, in Rust and in Python.
 //! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
 //!
 //! ```no_run
@@ -27,6 +27,6 @@ mod worker;
 
 pub use harness::{Harness, HarnessBuilder};
 pub use process::{Finished, Process, Signal};
-pub use programs::{command, program};
+pub use programs::{command, program, python, source};
 pub use wait::{BOUND, eventually, eventually_async};
 pub use worker::{Worker, WorkerBuilder};
