@@ -3,6 +3,7 @@
 //! Callers' and sessions' own tasks run it; its one task of its own is the timer. No lock is held
 //! over an await, and no action is performed under Core's lock.
 
+mod notes;
 mod outbox;
 
 use std::collections::HashMap;
@@ -13,7 +14,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::Limits;
@@ -307,7 +308,7 @@ impl Engine {
                 // A caller that has gone meanwhile needs no answer.
                 Effect::Answer(caller, answer) => drop(caller.send(answer)),
                 Effect::Judge(action) => judgements.push(action),
-                Effect::Note(note) => log(&note),
+                Effect::Note(note) => notes::log(&note),
             }
         }
     }
@@ -356,28 +357,6 @@ fn tell(outbox: &Outbox, action: Action) {
         Action::Acknowledge { seq, .. } => outbox.acknowledge(seq),
         Action::End { end, .. } => outbox.end(end),
         Action::Answer { .. } | Action::Judge { .. } | Action::Note(_) => {}
-    }
-}
-
-fn log(note: &Note) {
-    match note {
-        Note::Released {
-            worker,
-            delivery,
-            took,
-        } => {
-            info!(%worker, run = %delivery.run, attempt = %delivery.attempt, ?took,
-                "cancelled work has stopped");
-        }
-        Note::ReleasedUnknown { worker, delivery } => {
-            debug!(%worker, run = %delivery.run, attempt = %delivery.attempt,
-                "ignoring a released for work this worker does not owe");
-        }
-        Note::GaveUp { worker, delivery } => {
-            warn!(%worker, run = %delivery.run, attempt = %delivery.attempt,
-                "no released came in time; counting cancelled work as stopped");
-        }
-        Note::Stale { slot } => debug!(%slot, "dropped a frame about a request that is over"),
     }
 }
 
