@@ -25,7 +25,7 @@ use crate::run::Terms;
 use crate::schema::{Schema, SchemaError, Schemas, Subject};
 use crate::slot::End;
 
-pub use outbox::{Outbox, Outgoing};
+pub use outbox::{Outbox, Outgoing, Undelivered};
 
 /// A harness's engine; cheap to clone.
 #[derive(Clone)]
@@ -197,6 +197,12 @@ impl Engine {
         });
     }
 
+    /// The call of a request ended before the worker could see it: what a worker has never seen it
+    /// does not work on, nor says released for.
+    pub fn undelivered(&self, request: Undelivered) {
+        self.released(request.worker, request.delivery, request.lease);
+    }
+
     /// The agents of a namespace.
     #[must_use]
     pub fn agents(&self, namespace: &str) -> Vec<AgentView> {
@@ -304,7 +310,11 @@ impl Engine {
     fn perform(&self, effects: Vec<Effect>, judgements: &mut Vec<Action>) {
         for effect in effects {
             match effect {
-                Effect::To(outbox, action) => tell(&outbox, action),
+                Effect::To(outbox, action) => {
+                    if let Some(undelivered) = tell(&outbox, action) {
+                        self.undelivered(undelivered);
+                    }
+                }
                 // A caller that has gone meanwhile needs no answer.
                 Effect::Answer(caller, answer) => drop(caller.send(answer)),
                 Effect::Judge(action) => judgements.push(action),
@@ -342,22 +352,30 @@ impl State {
     }
 }
 
-fn tell(outbox: &Outbox, action: Action) {
+/// Gives a request back that came after the end of its call.
+fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
     match action {
         Action::Welcome { slot } => outbox.welcome(slot),
         Action::Deliver {
+            worker,
             delivery,
             lease,
             request,
             deadline,
             ..
         } => {
-            outbox.request(delivery, lease, request, deadline);
+            let to = Undelivered {
+                worker,
+                delivery,
+                lease,
+            };
+            return outbox.request(to, request, deadline);
         }
         Action::Acknowledge { seq, .. } => outbox.acknowledge(seq),
         Action::End { end, .. } => outbox.end(end),
         Action::Answer { .. } | Action::Judge { .. } | Action::Note(_) => {}
     }
+    None
 }
 
 /// A run that was started, until its answer.

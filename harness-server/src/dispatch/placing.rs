@@ -284,6 +284,7 @@ impl Core {
                 .accept_timeout_per_mib
                 .mul_f64(entry.frame_bytes as f64 / MIB as f64);
         held.lease = Some(lease);
+        let worker = held.offer.worker;
         held.slot.apply(
             now,
             &self.limits.slot,
@@ -295,6 +296,7 @@ impl Core {
         entry.run.apply(now, run::Event::Delivered(slot));
         actions.push(Action::Deliver {
             slot,
+            worker,
             delivery,
             lease,
             request: entry.request.clone(),
