@@ -46,13 +46,22 @@ impl Asker {
     /// When it cannot.
     #[track_caller]
     pub fn new(harness: &Harness, agent: &str) -> Self {
+        Self::at(harness.address(), agent)
+    }
+
+    /// Connects to `host:port`, where a harness is or a proxy to one.
+    ///
+    /// # Panics
+    /// When it cannot.
+    #[track_caller]
+    pub fn at(address: &str, agent: &str) -> Self {
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .expect("a runtime must start");
         Self {
-            channel: runtime.block_on(raw::connect(harness.address())),
+            channel: runtime.block_on(raw::connect(address)),
             agent: agent.to_owned(),
             runtime,
         }

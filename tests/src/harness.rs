@@ -146,6 +146,15 @@ impl Harness {
     #[track_caller]
     pub fn stop_with(self, signal: Signal) -> Finished {
         self.process.signal(signal);
+        self.finish()
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Panics
+    /// When it does not within [`BOUND`].
+    #[track_caller]
+    pub fn finish(self) -> Finished {
         self.process.finish()
     }
 }

@@ -1,19 +1,26 @@
 //! Connections that break between a worker and the harness, each in its own way, by a proxy.
 
+use std::time::Instant;
+
 use harness_proto::v1::ErrorCode;
 use harness_tests::{Asker, BOUND, Harness, Proxy, Way, Worker, eventually};
 use tonic::Code;
 
-use crate::{AMPLE, Kind, assert_dropped, hang, millis, next_started, reply};
+use crate::{AMPLE, Kind, SOON, assert_dropped, hang, millis, next_started, reply};
 
 with_both_workers! {
     an_idle_worker_comes_back_after_a_reset,
     an_idle_worker_comes_back_after_a_close,
     an_idle_worker_comes_back_after_a_goaway_that_refuses_its_call,
     a_busy_worker_stops_and_comes_back_after_a_reset,
+    a_busy_worker_stops_and_comes_back_after_a_close,
+    a_busy_worker_stops_and_comes_back_after_a_goaway_that_refuses_its_call,
     a_goaway_that_lets_calls_finish_moves_only_the_next_call,
     a_half_open_connection_loses_the_worker_and_it_comes_back,
 }
+
+/// More than one, since all slots of a worker share its connection.
+const SLOTS: u64 = 2;
 
 /// Streams a peer may open; as the last one of a GOAWAY it lets all of them finish.
 const LAST_STREAM: u32 = i32::MAX as u32;
@@ -22,19 +29,20 @@ const LAST_STREAM: u32 = i32::MAX as u32;
 fn behind_proxy(kind: Kind, config: &str) -> (Harness, Proxy, Worker) {
     let harness = Harness::builder().config(config).start();
     let proxy = Proxy::to(harness.address());
-    let worker = kind.puppet().start_unattached(proxy.address());
-    harness.wait_for_ready("puppet", 1);
+    let puppet = kind.puppet().slots(SLOTS);
+    let worker = puppet.start_unattached(proxy.address());
+    harness.wait_for_ready("puppet", SLOTS);
     assert_eq!(proxy.accepted(), 1);
     (harness, proxy, worker)
 }
 
-/// The worker has made one more connection and works.
+/// The worker has made one more connection and all its slots work.
 #[track_caller]
 fn assert_back(harness: &Harness, proxy: &Proxy, before: usize) {
     eventually("the worker dials again", BOUND, || {
         (proxy.accepted() > before).then_some(())
     });
-    harness.wait_for_ready("puppet", 1);
+    harness.wait_for_ready("puppet", SLOTS);
     let asker = Asker::new(harness, "puppet");
     assert_eq!(asker.ask(&reply(1), AMPLE).json(), 1);
 }
@@ -58,14 +66,27 @@ fn an_idle_worker_comes_back_after_a_goaway_that_refuses_its_call(kind: Kind) {
 }
 
 fn a_busy_worker_stops_and_comes_back_after_a_reset(kind: Kind) {
+    assert_lost_and_back(kind, Proxy::cut);
+}
+
+fn a_busy_worker_stops_and_comes_back_after_a_close(kind: Kind) {
+    assert_lost_and_back(kind, Proxy::close);
+}
+
+fn a_busy_worker_stops_and_comes_back_after_a_goaway_that_refuses_its_call(kind: Kind) {
+    assert_lost_and_back(kind, |proxy| proxy.go_away(0));
+}
+
+#[track_caller]
+fn assert_lost_and_back(kind: Kind, break_connections: impl FnOnce(&Proxy)) {
     let (harness, proxy, mut worker) = behind_proxy(kind, "");
     let asker = Asker::new(&harness, "puppet");
     let asking = asker.start(&hang(), AMPLE);
     let run_id = next_started(worker.process(), 0);
-    let cut = std::time::Instant::now();
-    proxy.cut();
+    let broken = Instant::now();
+    break_connections(&proxy);
     let answer = asking.answer();
-    assert!(cut.elapsed() < crate::SOON, "{:?}", cut.elapsed());
+    assert!(broken.elapsed() < SOON, "{:?}", broken.elapsed());
     let error = answer.error(Code::Aborted, ErrorCode::WorkerLost);
     assert_eq!(error.run_id, run_id);
     assert_dropped(worker.process(), &run_id);

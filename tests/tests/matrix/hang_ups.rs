@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use harness_tests::{Asker, BOUND, Harness, eventually};
+use harness_tests::{Asker, BOUND, Harness, Proxy, Way, eventually};
 
 use crate::{AMPLE, Kind, assert_dropped, block, hang, millis, next_started, reply, started};
 
@@ -10,6 +10,8 @@ with_both_workers! {
     a_hang_up_while_running_stops_the_work,
     a_hang_up_while_queued_reaches_no_worker,
     a_hang_up_while_the_agent_blocks_keeps_the_slot_away,
+    a_caller_whose_connection_is_reset_has_hung_up,
+    a_caller_whose_connection_is_half_open_has_hung_up,
 }
 
 fn a_hang_up_while_running_stops_the_work(kind: Kind) {
@@ -60,4 +62,32 @@ fn a_hang_up_while_the_agent_blocks_keeps_the_slot_away(kind: Kind) {
     harness.wait_for_ready("puppet", 1);
     assert!(begun.elapsed() >= millis(1_100), "{:?}", begun.elapsed());
     assert_eq!(asker.ask(&reply(1), AMPLE).json(), 1);
+}
+
+fn a_caller_whose_connection_is_reset_has_hung_up(kind: Kind) {
+    let harness = Harness::start();
+    let mut worker = kind.puppet().start(&harness);
+    let proxy = Proxy::to(harness.address());
+    let caller = Asker::at(proxy.address(), "puppet");
+    let asking = caller.start(&hang(), AMPLE);
+    let run_id = next_started(worker.process(), 0);
+    proxy.cut();
+    assert_dropped(worker.process(), &run_id);
+    assert!(asking.answer().result.is_err());
+    harness.wait_for_ready("puppet", 1);
+}
+
+fn a_caller_whose_connection_is_half_open_has_hung_up(kind: Kind) {
+    let keepalive = "[limits]\nkeepalive_interval = \"200ms\"\nkeepalive_timeout = \"200ms\"\n";
+    let harness = Harness::builder().config(keepalive).start();
+    let mut worker = kind.puppet().start(&harness);
+    let proxy = Proxy::to(harness.address());
+    let caller = Asker::at(proxy.address(), "puppet");
+    let asking = caller.start(&hang(), AMPLE);
+    let run_id = next_started(worker.process(), 0);
+    proxy.stall(Way::Both);
+    assert_dropped(worker.process(), &run_id);
+    drop(proxy);
+    assert!(asking.answer().result.is_err());
+    harness.wait_for_ready("puppet", 1);
 }

@@ -12,6 +12,7 @@ with_both_workers! {
     a_worker_that_exits_with_a_request_is_lost_at_once,
     an_idle_worker_leaves_on_sigterm,
     a_busy_worker_finishes_on_sigterm,
+    a_leaving_harness_lets_the_request_finish,
     a_worker_may_be_there_before_the_harness,
     a_worker_comes_back_to_a_harness_that_left_and_returned,
     a_worker_drops_its_work_with_a_killed_harness_and_comes_back,
@@ -63,6 +64,21 @@ fn a_busy_worker_finishes_on_sigterm(kind: Kind) {
     harness.wait_for_ready("puppet", 0);
     assert!(asking.answer().json().is_null());
     let left = worker.finish();
+    assert_eq!(left.code, Some(0), "{left}");
+}
+
+fn a_leaving_harness_lets_the_request_finish(kind: Kind) {
+    let mut harness = Harness::start();
+    let mut worker = kind.puppet().slots(2).start(&harness);
+    let asker = Asker::new(&harness, "puppet");
+    let asking = asker.start(&wait(700), AMPLE);
+    next_started(worker.process(), 0);
+    harness.process().signal(Signal::SIGTERM);
+    harness.process().wait_for_line("asked to stop");
+    let late = asker.ask(&reply(1), AMPLE);
+    let _ = late.error_at_once(Code::Unavailable, ErrorCode::ShuttingDown);
+    assert!(asking.answer().json().is_null());
+    let left = harness.finish();
     assert_eq!(left.code, Some(0), "{left}");
 }
 

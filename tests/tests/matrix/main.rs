@@ -32,6 +32,8 @@ mod deadlines;
 mod hang_ups;
 mod leaving;
 mod refusals;
+mod storms;
+mod suspended;
 
 /// The timeout of what is answered long before.
 const AMPLE: Duration = Duration::from_secs(20);
