@@ -4,6 +4,7 @@
 //! over an await, and no action is performed under Core's lock.
 
 mod asking;
+mod notes;
 mod outbox;
 mod slot_handle;
 
@@ -15,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::Limits;
@@ -28,7 +29,7 @@ use crate::schema::{Schema, SchemaError, Schemas, Subject};
 use asking::Caller;
 
 pub use asking::{Asked, ManyAnswer, Tagged, Watch};
-pub use outbox::{Outbox, Outgoing};
+pub use outbox::{Outbox, Outgoing, Undelivered};
 pub use slot_handle::{OfferSchemas, SlotHandle};
 
 /// A harness's engine; cheap to clone.
@@ -204,6 +205,12 @@ impl Engine {
         self.0.attached.subscribe()
     }
 
+    /// The call of a request ended before the worker could see it: what a worker has never seen it
+    /// does not work on, nor says released for.
+    pub fn undelivered(&self, request: Undelivered) {
+        self.released(request.worker, request.delivery, request.lease);
+    }
+
     /// The agents of a namespace.
     #[must_use]
     pub fn agents(&self, namespace: &str) -> Vec<AgentView> {
@@ -325,11 +332,15 @@ impl Engine {
     fn perform(&self, effects: Vec<Effect>, judgements: &mut Vec<Action>) {
         for effect in effects {
             match effect {
-                Effect::To(outbox, action) => tell(&outbox, action),
+                Effect::To(outbox, action) => {
+                    if let Some(undelivered) = tell(&outbox, action) {
+                        self.undelivered(undelivered);
+                    }
+                }
                 Effect::Answer(caller, run, answer) => caller.answer(run, answer),
                 Effect::Grew(bell) => bell.send_modify(|()| {}),
                 Effect::Judge(action) => judgements.push(action),
-                Effect::Note(note) => log(&note),
+                Effect::Note(note) => notes::log(&note),
             }
         }
     }
@@ -378,43 +389,29 @@ impl State {
     }
 }
 
-fn tell(outbox: &Outbox, action: Action) {
+/// Gives a request back that came after the end of its call.
+fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
     match action {
         Action::Welcome { slot } => outbox.welcome(slot),
         Action::Deliver {
+            worker,
             delivery,
             lease,
             request,
             deadline,
             ..
         } => {
-            outbox.request(delivery, lease, request, deadline);
+            let to = Undelivered {
+                worker,
+                delivery,
+                lease,
+            };
+            return outbox.request(to, request, deadline);
         }
         Action::Acknowledge { delivery, seq, .. } => outbox.acknowledge(delivery, seq),
         Action::Drain { reason, .. } => outbox.drain(reason),
         Action::End { end, .. } => outbox.end(end),
         Action::Answer { .. } | Action::Grew { .. } | Action::Judge { .. } | Action::Note(_) => {}
     }
-}
-
-fn log(note: &Note) {
-    match note {
-        Note::Released {
-            worker,
-            delivery,
-            took,
-        } => {
-            info!(%worker, run = %delivery.run, attempt = %delivery.attempt, ?took,
-                "cancelled work has stopped");
-        }
-        Note::ReleasedUnknown { worker, delivery } => {
-            debug!(%worker, run = %delivery.run, attempt = %delivery.attempt,
-                "ignoring a released for work this worker does not owe");
-        }
-        Note::GaveUp { worker, delivery } => {
-            warn!(%worker, run = %delivery.run, attempt = %delivery.attempt,
-                "no released came in time; counting cancelled work as stopped");
-        }
-        Note::Stale { slot } => debug!(%slot, "dropped a frame about a request that is over"),
-    }
+    None
 }

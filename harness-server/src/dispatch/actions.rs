@@ -19,6 +19,8 @@ pub enum Action {
     Deliver {
         /// To which slot.
         slot: SlotId,
+        /// Whose that is.
+        worker: WorkerId,
         /// Under which number.
         delivery: Delivery,
         /// The proof that comes with it.

@@ -297,6 +297,7 @@ impl Core {
                 .mul_f64(entry.frame_bytes as f64 / MIB as f64);
         let started = Content::AttemptStarted(held.started.clone());
         held.lease = Some(lease);
+        let worker = held.offer.worker;
         held.slot.apply(
             now,
             &self.limits.slot,
@@ -318,6 +319,7 @@ impl Core {
         }
         actions.push(Action::Deliver {
             slot,
+            worker,
             delivery,
             lease,
             request: entry.request.clone(),
