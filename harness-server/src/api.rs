@@ -19,6 +19,7 @@ mod router;
 mod run_service;
 mod status;
 mod streams;
+mod timed_body;
 mod worker_service;
 
 pub use router::{Router, router};

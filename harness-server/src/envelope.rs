@@ -11,6 +11,16 @@ use bytes::Bytes;
 
 use crate::ids::{AgentKey, Attempt, Delivery, RunId};
 
+/// The beginning of a text, of at most so many bytes.
+#[must_use]
+pub fn beginning(text: &str, bytes_max: usize) -> &str {
+    let mut end = text.len().min(bytes_max);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
 /// A value with its media type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
@@ -247,6 +257,8 @@ pub struct Failure {
     pub run: Option<RunId>,
     /// The attempt that failed.
     pub attempt: Attempt,
+    /// Whether something was cut.
+    pub truncated: bool,
 }
 
 impl Failure {
@@ -262,6 +274,7 @@ impl Failure {
             cause: None,
             run: None,
             attempt: Attempt::default(),
+            truncated: false,
         }
     }
 

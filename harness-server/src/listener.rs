@@ -57,6 +57,18 @@ struct SocketFile(PathBuf);
 /// Why an address cannot be listened on; says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
+    /// There is no address.
+    #[error("there is no address to listen on: name one, such as 127.0.0.1:7070")]
+    Nowhere,
+    /// A limit is out of its range.
+    #[error(transparent)]
+    Limit(#[from] crate::config::LimitError),
+    /// Others may enter the folder of a Unix socket.
+    #[error(
+        "others may enter the folder {}: chmod 700 it, or name a path in a folder that does not \
+         exist yet", .0.display()
+    )]
+    OpenFolder(PathBuf),
     /// It is not an address.
     #[error(transparent)]
     Address(#[from] AddressError),
@@ -83,8 +95,8 @@ pub enum ListenError {
 }
 
 impl Listener {
-    /// Binds an address. A Unix socket is made 0600 in a folder that is made 0700; a socket file
-    /// that nobody listens on any more is replaced.
+    /// Binds an address. A Unix socket is made 0600 in a folder that is 0700 and made if missing; a
+    /// socket file that nobody listens on any more is replaced.
     ///
     /// # Errors
     /// That it is not loopback, in use, or refused by the system.
@@ -132,7 +144,16 @@ impl Listener {
             address: address.clone(),
             source,
         };
-        if let Some(folder) = path.parent().filter(|folder| !folder.exists()) {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        if folder.exists() {
+            let mode = std::fs::metadata(folder)
+                .map_err(refused)?
+                .permissions()
+                .mode();
+            if mode & 0o077 != 0 {
+                return Err(ListenError::OpenFolder(folder.to_owned()));
+            }
+        } else {
             std::fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -336,6 +357,10 @@ mod tests {
         std::fs::write(&path, "precious").expect("a file");
         let refused = Listener::bind(&address, false).await.err();
         assert!(matches!(refused, Some(ListenError::NotASocket(_))));
+        std::fs::remove_file(&path).expect("removed");
+        std::fs::set_permissions(&folder, PermissionsExt::from_mode(0o755)).expect("changed");
+        let refused = Listener::bind(&address, false).await.err();
+        assert!(matches!(refused, Some(ListenError::OpenFolder(_))));
         std::fs::remove_dir_all(folder).expect("removed");
     }
 }

@@ -48,6 +48,10 @@ impl Server {
     /// # Errors
     /// Which address cannot be listened on, and what to do.
     pub async fn bind(config: Config) -> Result<Self, ListenError> {
+        config.limits.check()?;
+        if config.listen.is_empty() {
+            return Err(ListenError::Nowhere);
+        }
         let mut listeners = Vec::new();
         for address in &config.listen {
             let address: Address = address.parse()?;
@@ -81,6 +85,12 @@ impl Server {
     /// within `shutdown_grace`, workers are told to come back, callers are answered.
     pub async fn run(self, stop: CancellationToken) {
         let ended = CancellationToken::new();
+        let accepted_until = stop.child_token();
+        // Dropping this future stops everything it has started.
+        let _guards = (
+            ended.clone().drop_guard(),
+            accepted_until.clone().drop_guard(),
+        );
         let timer = tokio::spawn({
             let (engine, ended) = (self.engine.clone(), ended.clone());
             async move { engine.run(ended).await }
@@ -91,7 +101,7 @@ impl Server {
                 self.router.clone(),
                 self.engine.limits().clone(),
                 connections.clone(),
-                stop.clone(),
+                accepted_until.clone(),
                 ended.clone(),
             ));
         }

@@ -199,7 +199,10 @@ impl HarnessBuilder {
         let mut command = command("harness");
         command.arg("serve");
         let listen = if self.unix {
-            format!("unix:{}", folder.path().join("harness.sock").display())
+            format!(
+                "unix:{}",
+                folder.path().join("private/harness.sock").display()
+            )
         } else {
             self.listen.unwrap_or_else(|| "127.0.0.1:0".to_owned())
         };

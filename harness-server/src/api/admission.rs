@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tonic::metadata::MetadataMap;
+use http::{Extensions, HeaderMap};
 
 use harness_proto::relay;
 
@@ -19,6 +19,7 @@ use crate::retry::{ATTEMPTS_MAX, Policy};
 use crate::run::Terms;
 
 use super::hang_ups::HangUps;
+use super::router::Arrived;
 use super::{convert, deadline};
 
 /// Attempts of an ask that says nothing of retries.
@@ -26,6 +27,13 @@ const ASK_ATTEMPTS: u32 = 1;
 
 /// Longest agent name an error repeats, in bytes.
 const NAME_BYTES: usize = 256;
+
+/// Longest media type, in bytes.
+const CONTENT_TYPE_BYTES: usize = 256;
+
+/// Longest parts of a trace context, in bytes; W3C asks for 55 and at least 512.
+const TRACEPARENT_BYTES: usize = 128;
+const TRACESTATE_BYTES: usize = 512;
 
 /// Priorities a caller may give.
 const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
@@ -43,7 +51,7 @@ pub(super) struct Ask {
 /// What the call that carries an ask says of it.
 #[derive(Clone, Default)]
 pub(super) struct Call {
-    /// The call's own deadline, from now.
+    /// What is left until the call's own deadline.
     pub(super) timeout: Option<Duration>,
     /// The trace context of its metadata.
     pub(super) trace: Option<Trace>,
@@ -65,17 +73,20 @@ pub(super) struct Admission {
 }
 
 impl Call {
-    pub(super) fn of(metadata: &MetadataMap) -> Self {
-        let text = |key| {
-            let value = metadata.get(key)?.to_str().ok()?;
-            Some(value.to_owned())
+    pub(super) fn of(headers: &HeaderMap, extensions: &Extensions) -> Self {
+        let text = |key, bytes_max| {
+            let value = headers.get(key)?.to_str().ok()?;
+            (value.len() <= bytes_max).then(|| value.to_owned())
         };
-        let trace = text("traceparent").map(|parent| Trace {
+        let trace = text("traceparent", TRACEPARENT_BYTES).map(|parent| Trace {
             parent,
-            state: text("tracestate").unwrap_or_default(),
+            state: text("tracestate", TRACESTATE_BYTES).unwrap_or_default(),
         });
         Self {
-            timeout: deadline::of_call(metadata),
+            timeout: deadline::of_headers(headers).map(|timeout| {
+                let spent = extensions.get::<Arrived>().map(|Arrived(at)| at.elapsed());
+                timeout.saturating_sub(spent.unwrap_or_default())
+            }),
             trace,
         }
     }
@@ -121,6 +132,7 @@ impl Admission {
         let options = ask.options.unwrap_or_default();
         check_names(&ask.agent, &options)?;
         check_metadata(&options.metadata, limits)?;
+        check_trace(options.trace.as_ref())?;
         let payload = checked_payload(ask.payload, limits)?;
         let timeout = timeout(options.timeout.as_ref(), limits)?;
         let agent = AgentKey::new(&options.namespace, &ask.agent);
@@ -142,7 +154,11 @@ impl Admission {
                 namespace: agent.namespace.clone(),
             },
             agent,
-            trace: options.trace.map(convert::trace_from_proto).or(call.trace),
+            trace: options
+                .trace
+                .filter(|trace| !trace.traceparent.is_empty())
+                .map(convert::trace_from_proto)
+                .or(call.trace),
             parent: options.parent.as_ref().map(parent).transpose()?,
             depth: 0,
         };
@@ -189,12 +205,29 @@ fn checked_payload(
             data: Bytes::from_static(b"null"),
         },
     };
+    if payload.content_type.len() > CONTENT_TYPE_BYTES {
+        return Err(refused(format!(
+            "payload.content_type has more than {CONTENT_TYPE_BYTES} bytes"
+        )));
+    }
     let (bytes, limit) = (payload.data.len() as u64, limits.payload_bytes.as_u64());
     if bytes > limit {
         let message = format!("the request has {bytes} bytes, the limit is {limit}: send less");
         return Err(Box::new(Failure::new(Code::PayloadTooLarge, message)));
     }
     Ok(payload)
+}
+
+fn check_trace(trace: Option<&relay::TraceContext>) -> Result<(), Box<Failure>> {
+    let fits = trace.is_none_or(|trace| {
+        trace.traceparent.len() <= TRACEPARENT_BYTES && trace.tracestate.len() <= TRACESTATE_BYTES
+    });
+    fits.then_some(()).ok_or_else(|| {
+        refused(format!(
+            "options.trace: traceparent has at most {TRACEPARENT_BYTES} bytes, tracestate \
+             {TRACESTATE_BYTES}"
+        ))
+    })
 }
 
 fn placing(options: &relay::RunOptions, limits: &Limits) -> Result<Placing, Box<Failure>> {

@@ -2,13 +2,22 @@
 
 use std::time::Duration;
 
+use prost::Message;
+
 use harness_proto::relay;
 
-use crate::envelope::{Code, Failure, Payload, Trace};
+use crate::envelope::{Code, Failure, Payload, Trace, beginning};
 use crate::ids::{Attempt, Delivery};
 
 /// A cause chain deeper than this is cut when it comes in.
 const CAUSES_TAKEN: usize = 16;
+
+/// What a worker's error may hold altogether, in bytes; the rest is cut and the error says so.
+const ERROR_BYTES: usize = 64 * 1024;
+
+/// What the type and the message of one level may have, in bytes.
+const TYPE_BYTES: usize = 256;
+const MESSAGE_BYTES: usize = 3 * 1024;
 
 pub(super) fn payload_from_proto(payload: relay::Payload) -> Payload {
     Payload {
@@ -74,13 +83,22 @@ pub(super) fn error_to_proto(failure: &Failure) -> relay::Error {
             .map(|cause| Box::new(error_to_proto(cause))),
         run_id: failure.run.map(|run| run.to_string()).unwrap_or_default(),
         attempt: failure.attempt.0,
-        truncated: false,
+        truncated: failure.truncated,
     }
 }
 
-/// A worker's error. It may set four codes; any other becomes AGENT_ERROR.
+/// A worker's error. It may set four codes; any other becomes AGENT_ERROR. Cut to its limit.
 pub(super) fn error_from_worker(error: relay::Error) -> Failure {
-    error_level(error, CAUSES_TAKEN)
+    let mut failure = error_level(error, CAUSES_TAKEN);
+    let details = failure
+        .details
+        .as_ref()
+        .map_or(0, |details| details.data.len());
+    if error_to_proto(&failure).encoded_len() > ERROR_BYTES && details > 0 {
+        failure.details = None;
+        failure.truncated = true;
+    }
+    failure
 }
 
 fn error_level(error: relay::Error, levels: usize) -> Failure {
@@ -90,25 +108,37 @@ fn error_level(error: relay::Error, levels: usize) -> Failure {
         Ok(relay::ErrorCode::BudgetExceeded) => Code::BudgetExceeded,
         _ => Code::AgentError,
     };
-    let message = if error.message.is_empty() {
-        "the agent answered with an error without a message".to_owned()
-    } else {
-        error.message
-    };
+    let (kind, kind_cut) = cut(error.r#type, TYPE_BYTES);
+    let (mut message, message_cut) = cut(error.message, MESSAGE_BYTES);
+    if message.is_empty() {
+        message.push_str("the agent answered with an error without a message");
+    }
+    let outermost = levels == CAUSES_TAKEN;
+    let too_deep = levels == 0 && error.cause.is_some();
+    let details_cut = error.details.is_some() && !outermost;
     Failure {
         code,
-        kind: error.r#type,
+        kind,
         message,
         retryable: error.retryable && code == Code::AgentError,
         retry_after: error.retry_after.as_ref().and_then(duration_from_proto),
-        details: error.details.map(payload_from_proto),
+        details: error.details.filter(|_| outermost).map(payload_from_proto),
         cause: error
             .cause
             .filter(|_| levels > 0)
             .map(|cause| Box::new(error_level(*cause, levels - 1))),
         run: None,
         attempt: Attempt::default(),
+        truncated: error.truncated || kind_cut || message_cut || too_deep || details_cut,
     }
+}
+
+/// The beginning of a text, and whether that is not all of it.
+fn cut(mut text: String, bytes_max: usize) -> (String, bool) {
+    let whole = text.len();
+    text.truncate(beginning(&text, bytes_max).len());
+    let was_cut = text.len() < whole;
+    (text, was_cut)
 }
 
 pub(super) fn code_to_proto(code: Code) -> relay::ErrorCode {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use tonic::metadata::MetadataMap;
+use http::HeaderMap;
 
 /// The margin before the call's deadline: 2 % of what is left, at least this,
 const MARGIN_MIN: Duration = Duration::from_millis(10);
@@ -23,8 +23,8 @@ pub(super) fn within(timeout: Duration, call: Option<Duration>) -> Duration {
 }
 
 /// What the `grpc-timeout` header says, if there is a valid one: up to 8 digits and a unit.
-pub(super) fn of_call(metadata: &MetadataMap) -> Option<Duration> {
-    let text = metadata.get("grpc-timeout")?.to_str().ok()?;
+pub(super) fn of_headers(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get("grpc-timeout")?.to_str().ok()?;
     let (unit_at, unit) = text.char_indices().next_back()?;
     let digits = &text[..unit_at];
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -66,9 +66,9 @@ mod tests {
     #[test]
     fn headers_are_read_as_the_grpc_spec_writes_them() {
         let read = |text: &str| {
-            let mut metadata = MetadataMap::new();
-            metadata.insert("grpc-timeout", text.parse().expect("ascii"));
-            of_call(&metadata)
+            let mut headers = HeaderMap::new();
+            headers.insert("grpc-timeout", text.parse().expect("ascii"));
+            of_headers(&headers)
         };
         assert_eq!(read("100m"), Some(ms(100)));
         assert_eq!(read("2S"), Some(ms(2_000)));

@@ -133,6 +133,10 @@ fn decoded(frame: In, limits: &Limits) -> Incoming {
                     Answered::Value(convert::payload_from_proto(value))
                 }
                 Some(reply::Outcome::Error(error)) => {
+                    let (bytes, limit) = (error.encoded_len() as u64, limits.frame_bytes());
+                    if bytes > limit {
+                        return Incoming::TooLarge { bytes, limit };
+                    }
                     Answered::Error(convert::error_from_worker(error))
                 }
                 Some(reply::Outcome::Declined(_)) => Answered::Declined,

@@ -79,14 +79,14 @@ async fn ask(
     };
     let call = Call {
         timeout: None,
-        trace: Call::of(&tonic::metadata::MetadataMap::from_headers(headers)).trace,
+        trace: Call::of(&headers, &axum::http::Extensions::new()).trace,
     };
     match admission.admit(ask, call) {
         Err(failure) => failed(&failure),
         Ok(mut admitted) => {
-            let hung_up = admission.watch_hang_up();
             let engine = admission.engine();
             if stream {
+                let hung_up = admission.watch_hang_up();
                 admitted.placing.paced = true;
                 let (asked, watch) =
                     engine.ask_watched(admitted.request, admitted.terms, admitted.placing);
@@ -97,7 +97,6 @@ async fn ask(
             let asked = engine.ask(admitted.request, admitted.terms, admitted.placing);
             let run_id = asked.run().to_string();
             let answer = asked.answer().await;
-            hung_up.answered();
             let response = match answer.outcome {
                 Ok(value) => replied(value),
                 Err(failure) => failed(&failure),

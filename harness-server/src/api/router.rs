@@ -7,6 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use ::http::{Extensions, HeaderMap, Request, Response, header};
 use bytes::Bytes;
@@ -18,6 +19,7 @@ use tonic::{Code as GrpcCode, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use tower_service::Service;
+use tracing::error;
 
 use harness_proto::relay::admin_service_server::AdminServiceServer;
 use harness_proto::relay::run_service_server::RunServiceServer;
@@ -31,8 +33,9 @@ use super::admission::Admission;
 use super::attach_body::{AttachBody, AttachOutbox};
 use super::health::Health;
 use super::run_service::Runs;
+use super::timed_body::TimedBody;
 use super::worker_service::Workers;
-use super::{frames, http, status};
+use super::{deadline, frames, http, status};
 
 /// The address a connection came from.
 #[derive(Clone, Debug)]
@@ -46,11 +49,16 @@ impl Peer {
     }
 }
 
+/// When a request's headers came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived(pub(super) Instant);
+
 /// The service of one connection; cheap to clone.
 #[derive(Clone)]
 pub struct Router {
     routes: Routes,
     http: axum::Router,
+    admission: Admission,
     peer: Arc<str>,
 }
 
@@ -80,7 +88,8 @@ pub fn router(engine: &Engine, sessions: TaskTracker, listeners: Vec<String>) ->
         .add_service(reflection());
     Router {
         routes: routes.routes().prepare(),
-        http: http::routes(admission, limit),
+        http: http::routes(admission.clone(), limit),
+        admission,
         peer: "unknown".into(),
     }
 }
@@ -92,6 +101,7 @@ impl Router {
         Self {
             routes: self.routes.clone(),
             http: self.http.clone(),
+            admission: self.admission.clone(),
             peer,
         }
     }
@@ -99,7 +109,7 @@ impl Router {
 
 impl<B> Service<Request<B>> for Router
 where
-    B: HttpBody<Data = Bytes> + Send + 'static,
+    B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     type Response = Response<Body>;
@@ -111,21 +121,40 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let arrived = Instant::now();
         request.extensions_mut().insert(Peer(self.peer.clone()));
+        request.extensions_mut().insert(Arrived(arrived));
+        let hung_up = self.admission.watch_hang_up();
+        let engine = self.admission.engine().clone();
         if !is_grpc(request.headers()) {
-            let answer = self.http.call(request.map(axum::body::Body::new));
-            return Box::pin(async move { Ok(answer.await?.map(Body::new)) });
+            let due = arrived + engine.limits().body_timeout;
+            let request = request.map(|body| axum::body::Body::new(TimedBody::new(body, due)));
+            let answer = self.http.call(request);
+            return Box::pin(async move {
+                let response = answer.await?.map(Body::new);
+                hung_up.answered();
+                Ok(response)
+            });
         }
+        let request = match is_streamed(request.uri().path()) {
+            true => request.map(Body::new),
+            false => {
+                let call = deadline::of_headers(request.headers()).unwrap_or(Duration::MAX);
+                let due = arrived + call.min(engine.limits().body_timeout);
+                request.map(|body| Body::new(TimedBody::new(body, due)))
+            }
+        };
         let answer = self.routes.call(request);
         Box::pin(async move {
             let mut response = match answer.await {
                 Ok(response) => response,
                 Err(never) => match never {},
             };
+            hung_up.answered();
             if let Some(AttachOutbox(outbox)) = response.extensions_mut().remove() {
                 return Ok(response.map(|body| Body::new(AttachBody::new(body, outbox))));
             }
-            Ok(typed(response))
+            Ok(typed(response, &engine))
         })
     }
 }
@@ -138,6 +167,11 @@ fn reflection() -> ServerReflectionServer<impl ServerReflection> {
         .expect("the descriptor sets must be whole")
 }
 
+/// Whether a request is a stream of messages, which may take as long as it likes.
+fn is_streamed(path: &str) -> bool {
+    path.ends_with("/Attach") || path.ends_with("/AskMany") || path.contains("Reflection")
+}
+
 fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
@@ -145,7 +179,7 @@ fn is_grpc(headers: &HeaderMap) -> bool {
 }
 
 /// Gives a status without details, which is never ours, its typed form.
-fn typed(response: Response<Body>) -> Response<Body> {
+fn typed(response: Response<Body>, engine: &Engine) -> Response<Body> {
     let headers = response.headers();
     if headers.contains_key("grpc-status-details-bin") {
         return response;
@@ -153,16 +187,29 @@ fn typed(response: Response<Body>) -> Response<Body> {
     let Some(status) = Status::from_header_map(headers) else {
         return response;
     };
-    let code = match status.code() {
+    let (code, message) = match status.code() {
         GrpcCode::Ok => return response,
-        GrpcCode::OutOfRange => Code::PayloadTooLarge,
-        GrpcCode::Unimplemented => Code::Unimplemented,
-        GrpcCode::Internal if status.message().contains("decode") => Code::InvalidRequest,
-        _ => Code::Internal,
-    };
-    let message = match (code, status.message()) {
-        (Code::Unimplemented, "") => "this harness has no such rpc",
-        (_, message) => message,
+        GrpcCode::OutOfRange => {
+            let limit = engine.limits().frame_bytes();
+            let message =
+                format!("the request message is over the limit of {limit} bytes: send less");
+            (Code::PayloadTooLarge, message)
+        }
+        GrpcCode::Unimplemented => {
+            let message = "this harness has no such rpc: is the client newer than the server?";
+            (Code::Unimplemented, message.to_owned())
+        }
+        GrpcCode::Internal if status.message().contains("decode") => {
+            (Code::InvalidRequest, status.message().to_owned())
+        }
+        other => {
+            let id = uuid::Uuid::new_v4();
+            error!(%id, code = ?other, message = status.message(), "a call failed within the library");
+            (
+                Code::Internal,
+                format!("a fault of the harness; its log has it as {id}"),
+            )
+        }
     };
     status::refused(code, message).into_http()
 }

@@ -1,8 +1,8 @@
 //! `RunService`: what applications ask. Checks what a caller may send, then the engine has it.
 
 use tokio_util::task::TaskTracker;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::{Request, Response, Status, Streaming};
+use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
+use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use harness_proto::relay;
 use harness_proto::relay::run_service_server::RunService;
@@ -42,7 +42,7 @@ impl RunService for Runs {
         &self,
         request: Request<relay::AskRequest>,
     ) -> Result<Response<relay::AskResponse>, Status> {
-        let (metadata, _, ask) = request.into_parts();
+        let (metadata, extensions, ask) = request.into_parts();
         let ask = Ask {
             agent: ask.agent,
             payload: ask.payload,
@@ -50,16 +50,14 @@ impl RunService for Runs {
         };
         let admitted = self
             .admission
-            .admit(ask, Call::of(&metadata))
+            .admit(ask, call_of(metadata, &extensions))
             .map_err(|failure| of_failure(&failure))?;
-        let hung_up = self.admission.watch_hang_up();
         let asked = self
             .admission
             .engine()
             .ask(admitted.request, admitted.terms, admitted.placing);
         let run_id = asked.run().to_string();
         let answer = asked.answer().await;
-        hung_up.answered();
 
         let header = header(&run_id);
         match answer.outcome {
@@ -84,7 +82,7 @@ impl RunService for Runs {
         &self,
         request: Request<relay::AskStreamRequest>,
     ) -> Result<Response<Self::AskStreamStream>, Status> {
-        let (metadata, _, ask) = request.into_parts();
+        let (metadata, extensions, ask) = request.into_parts();
         let ask = Ask {
             agent: ask.agent,
             payload: ask.payload,
@@ -92,7 +90,7 @@ impl RunService for Runs {
         };
         let mut admitted = self
             .admission
-            .admit(ask, Call::of(&metadata))
+            .admit(ask, call_of(metadata, &extensions))
             .map_err(|failure| of_failure(&failure))?;
         admitted.placing.paced = true;
         let hung_up = self.admission.watch_hang_up();
@@ -111,8 +109,8 @@ impl RunService for Runs {
         &self,
         request: Request<Streaming<relay::AskManyRequest>>,
     ) -> Result<Response<Self::AskManyStream>, Status> {
-        let (metadata, _, inbound) = request.into_parts();
-        let call = Call::of(&metadata);
+        let (metadata, extensions, inbound) = request.into_parts();
+        let call = call_of(metadata, &extensions);
         let (answers, reading) = many::serve(self.admission.clone(), call, inbound);
         self.tasks.spawn(reading);
         Ok(Response::new(Box::pin(answers)))
@@ -194,6 +192,10 @@ impl Runs {
             .map(|view| (id, view))
             .ok_or_else(|| not_found(run_id))
     }
+}
+
+fn call_of(metadata: MetadataMap, extensions: &Extensions) -> Call {
+    Call::of(&metadata.into_headers(), extensions)
 }
 
 fn not_found(run_id: &str) -> Status {

@@ -11,7 +11,7 @@ use tonic_types::pb;
 
 use harness_proto::relay;
 
-use crate::envelope::{Code, Failure, Retried};
+use crate::envelope::{Code, Failure, Retried, beginning};
 use crate::slot::{End, Refusal};
 
 use super::convert;
@@ -24,6 +24,9 @@ const ERROR_BYTES: usize = 4 * 1024;
 
 /// Most bytes of the details' largest part, the message.
 const MESSAGE_BYTES: usize = 1024;
+
+/// Most bytes of a status' own text, percent-encoded as the header it is.
+const HEADER_BYTES: usize = 768;
 
 /// Most levels of causes in status details.
 const CAUSES: usize = 4;
@@ -192,10 +195,21 @@ fn of_refusal(refusal: &Refusal) -> Status {
     if matches!(refusal, Refusal::TooMany(_)) {
         details.push(retry_info(TOO_MANY_RETRY));
     }
-    status(code, cut(&message, MESSAGE_BYTES).0, details)
+    status(code, &message, details)
 }
 
+/// The status of a call whose request does not come.
+pub(super) fn body_too_late() -> Status {
+    refused(
+        Code::DeadlineExceeded,
+        "the request did not arrive in time: all of the time went into sending it",
+    )
+}
+
+/// Makes a status. Its own text is short, because every client has a limit on all headers
+/// together and this text travels twice; the Error in the details has the whole.
 fn status(code: GrpcCode, message: &str, details: Vec<prost_types::Any>) -> Status {
+    let message = short(message);
     let encoded = pb::Status {
         code: i32::from(code),
         message: message.to_owned(),
@@ -219,15 +233,13 @@ fn bounded(mut error: relay::Error) -> relay::Error {
 }
 
 fn bound_levels(error: &mut relay::Error, levels: usize) {
-    let (message, was_cut) = cut(&error.message, MESSAGE_BYTES);
-    if was_cut {
-        error.message = message.to_owned();
-        error.truncated = true;
-    }
-    let (kind, was_cut) = cut(&error.r#type, MESSAGE_BYTES / 4);
-    if was_cut {
-        error.r#type = kind.to_owned();
-        error.truncated = true;
+    for (text, bytes_max) in [
+        (&mut error.message, MESSAGE_BYTES),
+        (&mut error.r#type, MESSAGE_BYTES / 4),
+    ] {
+        let kept = beginning(text, bytes_max).len();
+        error.truncated |= kept < text.len();
+        text.truncate(kept);
     }
     match &mut error.cause {
         Some(_) if levels == 0 => {
@@ -239,16 +251,17 @@ fn bound_levels(error: &mut relay::Error, levels: usize) {
     }
 }
 
-/// The beginning of a text, and whether that is not all of it.
-fn cut(text: &str, bytes_max: usize) -> (&str, bool) {
-    if text.len() <= bytes_max {
-        return (text, false);
-    }
-    let mut end = bytes_max;
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    (&text[..end], true)
+/// The beginning of a text that keeps to its limit when it is percent-encoded into a header.
+fn short(text: &str) -> &str {
+    let mut encoded = 0;
+    let end = text.char_indices().find(|(_, letter)| {
+        encoded += match letter {
+            ' '..='~' if *letter != '%' => 1,
+            other => 3 * other.len_utf8(),
+        };
+        encoded > HEADER_BYTES
+    });
+    &text[..end.map_or(text.len(), |(at, _)| at)]
 }
 
 fn error_info(reason: &str) -> prost_types::Any {
@@ -297,6 +310,28 @@ mod tests {
         let error = relay::Error::decode(&*whole.details[0].value).expect("an error");
         assert!(whole.details[0].value.len() <= ERROR_BYTES);
         assert!(error.truncated);
+    }
+
+    #[test]
+    fn all_headers_of_the_worst_error_keep_to_what_clients_take() {
+        for letter in ["x", "ä", "漢", "😀", "%"] {
+            let mut failure = Failure::new(Code::AgentError, letter.repeat(4000));
+            failure.details = Some(crate::envelope::Payload {
+                data: vec![b'x'; 2900].into(),
+                ..Default::default()
+            });
+            failure.retry_after = Some(Duration::from_secs(1));
+            let headers = of_failure(&failure)
+                .into_http::<()>()
+                .into_parts()
+                .0
+                .headers;
+            let bytes: usize = headers
+                .iter()
+                .map(|(k, v)| k.as_str().len() + v.len() + 32)
+                .sum();
+            assert!(bytes < 8192, "{letter}: {bytes}");
+        }
     }
 
     #[test]

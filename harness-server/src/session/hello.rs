@@ -7,6 +7,7 @@ use bytes::Bytes;
 
 use crate::config::Limits;
 use crate::dispatch::{Offer, WorkerInfo};
+use crate::envelope::beginning;
 use crate::ids::{AgentKey, Delivery, Lease, WorkerId, is_valid_name};
 use crate::slot::{Level, Refusal};
 
@@ -15,6 +16,9 @@ pub const PROTOCOL_VERSION: u32 = 1;
 
 /// What a worker can receive when its hello does not say, in bytes.
 const DEFAULT_RECEIVE_BYTES: u64 = 4 * 1024 * 1024;
+
+/// How much of a malformed field an error repeats, in bytes.
+const SHOWN_BYTES: usize = 80;
 
 /// How long a text for people may be, in bytes.
 const TEXT_BYTES: usize = 1024;
@@ -84,7 +88,7 @@ impl Hello {
         let worker = self.worker_id.parse().map(WorkerId).map_err(|_| {
             Refusal::Invalid(format!(
                 "worker.worker_id must be a UUID made when the process starts, got \"{}\"",
-                self.worker_id.escape_debug()
+                shown(&self.worker_id)
             ))
         })?;
         self.check_texts(limits)?;
@@ -126,13 +130,13 @@ impl Hello {
         if !is_valid_name(&self.agent) {
             return Err(Refusal::Invalid(format!(
                 "agent.name must match {pattern}, got \"{}\"",
-                self.agent.escape_debug()
+                shown(&self.agent)
             )));
         }
         if !self.namespace.is_empty() && !is_valid_name(&self.namespace) {
             return Err(Refusal::Invalid(format!(
                 "namespace must be empty or match {pattern}, got \"{}\"",
-                self.namespace.escape_debug()
+                shown(&self.namespace)
             )));
         }
         for (field, labels) in [
@@ -173,6 +177,17 @@ impl Hello {
         }
         Ok(())
     }
+}
+
+/// The beginning of a text of a peer, safe to print.
+fn shown(text: &str) -> String {
+    let beginning = beginning(text, SHOWN_BYTES);
+    let more = if beginning.len() < text.len() {
+        "..."
+    } else {
+        ""
+    };
+    format!("{}{more}", beginning.escape_debug())
 }
 
 #[cfg(test)]
