@@ -20,6 +20,8 @@ mod run_service;
 mod status;
 mod streams;
 mod timed_body;
+mod unary_body;
+mod unsent;
 mod worker_service;
 
 pub use router::{Router, router};

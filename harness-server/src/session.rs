@@ -126,6 +126,9 @@ impl Session {
             Err(_) => Err(Refusal::NoHello),
             Ok(None | Some(Err(_))) => Ok(None),
             Ok(Some(Ok(Incoming::Hello(hello)))) => Ok(Some(hello)),
+            Ok(Some(Ok(Incoming::TooLarge { bytes, limit }))) => {
+                Err(Refusal::TooLarge { bytes, limit })
+            }
             Ok(Some(Ok(_))) => Err(Refusal::NotFirst),
         }
     }

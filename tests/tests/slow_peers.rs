@@ -99,6 +99,34 @@ async fn the_calls_deadline_counts_from_its_beginning_not_from_its_body() {
 }
 
 #[tokio::test]
+async fn a_reply_that_is_not_read_is_not_kept_for_ever() {
+    let limits = Limits {
+        body_timeout: Duration::from_millis(300),
+        ..Limits::default()
+    };
+    let harness = Embedded::with(limits).await;
+    let mut slot = RawSlot::attach(harness.connect().await, hello("big")).await;
+    let (response, mut body) = open(&harness, None).await;
+    body.send_data(framed(&ask("big", "1", SOON)), true)
+        .expect("sent");
+    let request = slot.request().await;
+    slot.reply(&request, &format!("\"{}\"", "x".repeat(1 << 20)))
+        .await;
+    let mut unread = within(SOON, response).await.expect("headers").into_body();
+    // The window takes 64 KiB; nothing of it is given back.
+    let ended = within(SOON, async {
+        while let Some(data) = unread.data().await {
+            if data.is_err() {
+                return true;
+            }
+        }
+        false
+    })
+    .await;
+    assert!(ended, "the stream was reset");
+}
+
+#[tokio::test]
 async fn what_goes_around_a_payload_is_bounded_too() {
     let harness = Embedded::start().await;
     let _slot = RawSlot::attach(harness.connect().await, hello("echo")).await;

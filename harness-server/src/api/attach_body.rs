@@ -6,8 +6,8 @@
 //! time, the stream is reset, which drops it.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker, ready};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use tonic::Status;
 use crate::engine::Outbox;
 
 use super::status;
+use super::unsent::Unsent;
 
 /// How long an unsent frame may hold up the end of its call.
 const UNSENT_TIMEOUT: Duration = Duration::from_millis(100);
@@ -32,24 +33,6 @@ pub(super) struct AttachBody {
     outbox: Arc<Outbox>,
     unsent: Arc<Unsent>,
     patience: Option<Pin<Box<Sleep>>>,
-}
-
-/// The frame handed over last, until the transport drops it.
-#[derive(Default)]
-struct Unsent {
-    state: Mutex<UnsentState>,
-}
-
-#[derive(Default)]
-struct UnsentState {
-    unsent: bool,
-    waker: Option<Waker>,
-}
-
-/// Bytes that tell when they are dropped.
-struct Tracked {
-    data: Bytes,
-    unsent: Arc<Unsent>,
 }
 
 impl AttachBody {
@@ -92,47 +75,5 @@ impl Body for AttachBody {
 
     fn is_end_stream(&self) -> bool {
         self.inner.is_end_stream()
-    }
-}
-
-impl Unsent {
-    fn track(this: &Arc<Self>, data: Bytes) -> Bytes {
-        this.lock().unsent = true;
-        Bytes::from_owner(Tracked {
-            data,
-            unsent: this.clone(),
-        })
-    }
-
-    fn poll_gone(&self, cx: &Context<'_>) -> Poll<()> {
-        let mut state = self.lock();
-        if !state.unsent {
-            return Poll::Ready(());
-        }
-        state.waker = Some(cx.waker().clone());
-        Poll::Pending
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, UnsentState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl AsRef<[u8]> for Tracked {
-    fn as_ref(&self) -> &[u8] {
-        &self.data
-    }
-}
-
-impl Drop for Tracked {
-    fn drop(&mut self) {
-        let waker = {
-            let mut state = self.unsent.lock();
-            state.unsent = false;
-            state.waker.take()
-        };
-        if let Some(waker) = waker {
-            waker.wake();
-        }
     }
 }

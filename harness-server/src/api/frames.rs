@@ -125,7 +125,7 @@ fn decoded(frame: In, limits: &Limits) -> Incoming {
         In::Reply(reply) => {
             let answer = match reply.outcome {
                 Some(reply::Outcome::Value(value)) => {
-                    let bytes = value.data.len() as u64;
+                    let bytes = (value.data.len() + value.content_type.len()) as u64;
                     let limit = limits.payload_bytes.as_u64();
                     if bytes > limit {
                         return Incoming::TooLarge { bytes, limit };

@@ -34,6 +34,7 @@ use super::attach_body::{AttachBody, AttachOutbox};
 use super::health::Health;
 use super::run_service::Runs;
 use super::timed_body::TimedBody;
+use super::unary_body::UnaryBody;
 use super::worker_service::Workers;
 use super::{deadline, frames, http, status};
 
@@ -136,11 +137,13 @@ where
                 Ok(response)
             });
         }
-        let request = match is_streamed(request.uri().path()) {
-            true => request.map(Body::new),
-            false => {
+        let shape = Shape::of(request.uri().path());
+        let body_timeout = engine.limits().body_timeout;
+        let request = match shape.asks_once {
+            false => request.map(Body::new),
+            true => {
                 let call = deadline::of_headers(request.headers()).unwrap_or(Duration::MAX);
-                let due = arrived + call.min(engine.limits().body_timeout);
+                let due = arrived + call.min(body_timeout);
                 request.map(|body| Body::new(TimedBody::new(body, due)))
             }
         };
@@ -154,7 +157,11 @@ where
             if let Some(AttachOutbox(outbox)) = response.extensions_mut().remove() {
                 return Ok(response.map(|body| Body::new(AttachBody::new(body, outbox))));
             }
-            Ok(typed(response, &engine))
+            let response = typed(response, &engine);
+            Ok(match shape.answers_once {
+                true => response.map(|body| Body::new(UnaryBody::new(body, body_timeout))),
+                false => response,
+            })
         })
     }
 }
@@ -167,9 +174,25 @@ fn reflection() -> ServerReflectionServer<impl ServerReflection> {
         .expect("the descriptor sets must be whole")
 }
 
-/// Whether a request is a stream of messages, which may take as long as it likes.
-fn is_streamed(path: &str) -> bool {
-    path.ends_with("/Attach") || path.ends_with("/AskMany") || path.contains("Reflection")
+/// How many messages go each way. A stream may take as long as it likes.
+#[derive(Clone, Copy)]
+struct Shape {
+    asks_once: bool,
+    answers_once: bool,
+}
+
+impl Shape {
+    fn of(path: &str) -> Self {
+        let (asks_once, answers_once) = match path.rsplit('/').next() {
+            Some("Attach" | "AskMany" | "ServerReflectionInfo") => (false, false),
+            Some("AskStream" | "WatchRun" | "Watch") => (true, false),
+            Some(_) | None => (true, true),
+        };
+        Self {
+            asks_once,
+            answers_once,
+        }
+    }
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {
@@ -199,9 +222,8 @@ fn typed(response: Response<Body>, engine: &Engine) -> Response<Body> {
             let message = "this harness has no such rpc: is the client newer than the server?";
             (Code::Unimplemented, message.to_owned())
         }
-        GrpcCode::Internal if status.message().contains("decode") => {
-            (Code::InvalidRequest, status.message().to_owned())
-        }
+        // Only the reading of a request fails so before our code sees it.
+        GrpcCode::Internal => (Code::InvalidRequest, status.message().to_owned()),
         other => {
             let id = uuid::Uuid::new_v4();
             error!(%id, code = ?other, message = status.message(), "a call failed within the library");

@@ -184,6 +184,11 @@ fn of_refusal(refusal: &Refusal) -> Status {
             "this harness has nothing to resume for you: stop the work, then say released"
                 .to_owned(),
         ),
+        Refusal::TooLarge { bytes, limit } => (
+            GrpcCode::ResourceExhausted,
+            "FRAME_TOO_LARGE",
+            format!("a hello of {bytes} bytes came, the limit is {limit}"),
+        ),
         Refusal::Drained => (
             GrpcCode::FailedPrecondition,
             "DRAINED",

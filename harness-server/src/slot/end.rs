@@ -76,6 +76,13 @@ pub enum Refusal {
     UnsupportedProtocol(u32),
     /// A field is malformed; what and what to do.
     Invalid(String),
+    /// It is over the limit; sizes in bytes.
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
     /// The worker was drained and came back with the same process.
     Drained,
     /// A resume of something this server has never handed out.
