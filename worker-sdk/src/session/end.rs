@@ -59,6 +59,18 @@ pub(crate) enum Next {
     GiveUp(End),
 }
 
+impl Next {
+    /// The same where the work in hand has not stopped: `released` would be a false proof, so the
+    /// slot says nothing more.
+    pub(crate) fn without_proof(self) -> Self {
+        match self {
+            Self::AtOnce { .. } | Self::BackOff { .. } | Self::Left => Self::Left,
+            Self::Drained => Self::Drained,
+            Self::GiveUp(end) => Self::GiveUp(end),
+        }
+    }
+}
+
 impl Session {
     pub(super) fn ended(&mut self, now: Instant, end: End, actions: &mut Vec<Action>) {
         match std::mem::replace(&mut self.state, State::Over) {

@@ -37,7 +37,8 @@ pub(super) struct Ended {
     pub(super) welcomed: bool,
 }
 
-/// Lives one call. When it returns, the call's work has stopped.
+/// Lives one call. When it returns, the call's work has stopped, or the worker is leaving and what
+/// follows does not claim that it has.
 pub(super) async fn run(
     shared: &Arc<Shared>,
     connection: u64,
@@ -171,8 +172,10 @@ impl Call<'_> {
             self.frames = None;
             self.incoming = Incoming::Over;
         }
-        if let Some(reason) = stopping {
-            self.stop(reason).await;
+        if let Some(reason) = stopping
+            && !self.stop(reason).await
+        {
+            over = over.map(Next::without_proof);
         }
         over
     }
@@ -199,19 +202,20 @@ impl Call<'_> {
         }
     }
 
-    /// Stops the work. A worker that is leaving does not wait for ever: the end of its process
-    /// is proof as well.
-    async fn stop(&mut self, reason: CancelReason) {
+    /// Stops the work and says whether it has stopped. A worker that is leaving does not wait for
+    /// ever: the end of its process is proof as well, and until then there is none.
+    async fn stop(&mut self, reason: CancelReason) -> bool {
         self.waiting = None;
         let Some(work) = self.work.take() else {
-            return;
+            return true;
         };
         let leaving = &self.shared.leaving;
         tokio::select! {
             biased;
-            () = work.stop(reason) => {}
+            () = work.stop(reason) => true,
             () = async { leaving.cancelled().await; tokio::time::sleep(STOP_GRACE).await; } => {
                 warn!("leaving although cancelled work has not stopped");
+                false
             }
         }
     }
