@@ -143,7 +143,7 @@ class Slot(threading.Thread):
                 return f"the harness refuses this worker: {code.name}: {details}"
             if self.leaving.is_set() and not (welcomed and self.released):
                 return None
-            if welcomed and self.released and code in STOPPED:
+            if welcomed and code in STOPPED:
                 tries = 0
                 continue
             tries = 0 if welcomed else tries + 1

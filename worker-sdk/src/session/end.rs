@@ -193,7 +193,8 @@ fn follow(end: End, released: Option<Lease>) -> Next {
         | EndCode::ResourceExhausted
         | EndCode::Other => false,
     };
-    if told_to_stop && released.is_some() {
+    // Also with nothing in hand: the end may have crossed a request that was never read.
+    if told_to_stop {
         return Next::AtOnce { released };
     }
     end.back_off(released)

@@ -345,7 +345,7 @@ fn every_end_in_every_state() {
             || Event::Ended(end(code, Some("REASON"))),
             [
                 "back off",
-                "back off",
+                "at once",
                 "at once released",
                 &stop,
                 &stop,
@@ -535,7 +535,7 @@ fn a_stop_that_crossed_the_reply_is_answered_only_while_it_can_have_crossed() {
     assert_eq!(names(&actions), ["at once released"]);
     let later = start + INTERVAL * 2 + Duration::from_millis(1);
     let actions = session(In::Answered, start).apply(later, stop());
-    assert_eq!(names(&actions), ["back off"]);
+    assert_eq!(names(&actions), ["at once"]);
 }
 
 #[test]

@@ -164,6 +164,24 @@ async fn a_stop_that_crossed_the_reply_is_released_too() {
 }
 
 #[tokio::test]
+async fn a_stop_that_crossed_an_unread_request_is_no_reason_to_wait() {
+    log::capture();
+    let mut fake = Fake::start().await;
+    let (agent, _drops) = endless();
+    let long = Duration::from_secs(600);
+    let _worker = start(builder(agent, &fake.address).reconnect_waits(long, long));
+    for (code, reason) in [
+        (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"),
+        (Code::Cancelled, "CANCELLED"),
+        (Code::Aborted, "NOT_ACCEPTED"),
+    ] {
+        fake.welcomed().await.end(ours(code, reason)).await;
+    }
+    assert!(released(&fake.call().await).is_none());
+    assert!(!log::text().contains("WARN"), "{}", log::text());
+}
+
+#[tokio::test]
 async fn unavailable_with_retry_info_is_waited_out() {
     let mut fake = Fake::start().await;
     let (agent, _drops) = endless();
