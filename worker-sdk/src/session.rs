@@ -17,7 +17,7 @@ mod work;
 
 use std::time::{Duration, Instant};
 
-pub(crate) use end::{End, EndCode, Next};
+pub(crate) use end::{End, EndCode, Fault, Next};
 pub(crate) use event::{Action, Event};
 pub(crate) use frame::{Delivery, Entry, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
 use window::Window;
