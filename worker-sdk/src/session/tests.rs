@@ -156,6 +156,7 @@ fn name(action: &Action) -> String {
         Action::Stop(reason) => format!("stop {reason:?}"),
         Action::Admit => "admit".to_owned(),
         Action::Refuse { entry_bytes, limit } => format!("refuse {entry_bytes}>{limit}"),
+        Action::Oversize { bytes, limit } => format!("oversize {bytes}>{limit}"),
         Action::Drained { .. } => "drained".to_owned(),
         Action::HalfClose => "half-close".to_owned(),
         Action::Over(next) => match next {
@@ -526,20 +527,25 @@ fn numbers_start_at_one_in_each_attempt() {
 }
 
 #[test]
-fn a_reply_over_its_limit_becomes_an_error_with_both_sizes() {
+fn a_reply_over_its_limit_is_sent_for_the_harness_to_refuse() {
     let now = Instant::now();
     let mut session = session(In::Busy, now);
     let reply = Reply::Value(Payload::new("text/plain", vec![b'x'; 1001]));
     let actions = session.apply(now, Event::Replied(reply));
-    let [
-        Action::Send(Outbound::Reply {
-            reply: Reply::Error(error),
-            ..
-        }),
-    ] = actions.as_slice()
-    else {
-        panic!("{actions:?}");
+    assert_eq!(names(&actions), ["oversize 1001>1000", "value 1"]);
+    let refused = end(EndCode::ResourceExhausted, Some("FRAME_TOO_LARGE"));
+    let actions = session.apply(now, Event::Ended(refused));
+    assert_eq!(names(&actions), ["back off released refusal"]);
+}
+
+#[test]
+fn a_reply_no_frame_can_hold_becomes_an_error_with_both_sizes() {
+    let reply = Reply::Value(Payload::new("text/plain", vec![b'x'; 1001]));
+    assert_eq!(reply.clone().within(1001), reply);
+    let Reply::Error(error) = reply.within(1000) else {
+        panic!("an error");
     };
+    assert_eq!(error.error_type, "PAYLOAD_TOO_LARGE");
     assert!(
         error.message.contains("1001") && error.message.contains("1000"),
         "{error:?}"

@@ -157,6 +157,9 @@ impl Call<'_> {
                 Action::Drained { reason } => {
                     info!(reason, "the harness drains this worker");
                     self.left = true;
+                Action::Oversize { bytes, limit } => {
+                    warn!(bytes, limit, "a reply is larger than the harness takes");
+                }
                     self.shared.leaving.cancel();
                 }
                 Action::HalfClose => {

@@ -103,16 +103,11 @@ async fn what_an_agent_cannot_take_or_does_is_answered_with_a_typed_error() {
                 .retryable()
                 .details(&number)),
             2 => Err("x".parse::<u32>().unwrap_err().into()),
-            _ => Ok(Payload::new("text/plain", vec![b'x'; 2_000])),
+            _ => Ok(()),
         }
     });
     let _worker = start(builder(agent, &fake.address));
-    let mut call = fake.call().await;
-    let limits = v1::SlotLimits {
-        payload_bytes: 1_000,
-        ..Default::default()
-    };
-    call.welcome_with(Duration::from_secs(5), limits).await;
+    let mut call = fake.welcomed().await;
     for (json, code, error_type, message, retryable) in [
         (
             "\"text\"",
@@ -130,13 +125,6 @@ async fn what_an_agent_cannot_take_or_does_is_answered_with_a_typed_error() {
             "invalid digit",
             false,
         ),
-        (
-            "3",
-            v1::ErrorCode::AgentError,
-            "PAYLOAD_TOO_LARGE",
-            "2000 bytes and may have 1000",
-            false,
-        ),
     ] {
         call.request("run", json).await;
         let error = call.error().await;
@@ -145,6 +133,24 @@ async fn what_an_agent_cannot_take_or_does_is_answered_with_a_typed_error() {
         assert!(error.message.contains(message), "{}", error.message);
         assert_eq!(error.retryable, retryable);
     }
+}
+
+#[tokio::test]
+async fn a_reply_over_the_limit_is_the_harness_to_refuse() {
+    let mut fake = Fake::start().await;
+    let agent = agent_fn(|_, (): ()| async { Ok("x".repeat(2_000)) });
+    let _worker = start(builder(agent, &fake.address));
+    let mut call = fake.call().await;
+    let limits = v1::SlotLimits {
+        payload_bytes: 1_000,
+        ..Default::default()
+    };
+    call.welcome_with(Duration::from_secs(5), limits).await;
+    call.request("run", "null").await;
+    assert_eq!(call.value().await.len(), 2_002);
+    call.end(ours(Code::ResourceExhausted, "FRAME_TOO_LARGE"))
+        .await;
+    assert!(released(&fake.call().await).is_some());
 }
 
 #[tokio::test]
