@@ -24,8 +24,8 @@ use crate::session::Entry;
 pub use blocking::BlockingContext;
 pub(crate) use cancel::Cancel;
 pub use cancel::{CancelReason, Hold};
-pub(crate) use facts::Facts;
 pub use facts::{Caller, LogLevel, Trace};
+pub(crate) use facts::{Facts, deadline_in};
 pub(crate) use sink::{Append, Recording, Sink};
 
 /// What an agent is given beside the request. Cheap to clone; clones are the same context.

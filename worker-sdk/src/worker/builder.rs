@@ -7,7 +7,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use super::profile::{Profile, invalid};
+use super::profile::{Profile, RECEIVE_BYTES, invalid};
 use super::{Settings, Worker, work};
 use crate::agent::Agent;
 use crate::connect;
@@ -107,10 +107,13 @@ impl WorkerBuilder {
         self
     }
 
-    /// The largest frame the worker takes, in bytes. Default 4 MiB. Requests that do not fit go to
-    /// other workers.
+    /// The largest frame the worker takes, in bytes. Default, and what 0 means: 4 MiB. Requests
+    /// that do not fit go to other workers.
     pub fn max_receive_bytes(mut self, bytes: u64) -> Self {
-        self.worker.profile.max_receive_bytes = bytes;
+        self.worker.profile.max_receive_bytes = match bytes {
+            0 => RECEIVE_BYTES,
+            bytes => bytes,
+        };
         self
     }
 

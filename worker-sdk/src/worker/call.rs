@@ -29,6 +29,9 @@ use crate::wire;
 /// Frames between the session and the transport. Small: what does not fit waits in the outbox,
 /// which the session's window bounds.
 const FRAMES: usize = 16;
+/// The harness keeps to the limit a hello names; the transport's own is that much higher, so that
+/// a welcome gets through whatever the limit is.
+const DECODE_SLACK: u64 = 1 << 20;
 /// How long a leaving worker waits for cancelled work that does not stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -154,12 +157,12 @@ impl Call<'_> {
                     let message = format!("the entry has {entry_bytes} bytes and may have {limit}");
                     self.answer_append(Err(Error::new(ErrorKind::PayloadTooLarge, message)));
                 }
-                Action::Drained { reason } => {
-                    info!(reason, "the harness drains this worker");
-                    self.left = true;
                 Action::Oversize { bytes, limit } => {
                     warn!(bytes, limit, "a reply is larger than the harness takes");
                 }
+                Action::Drained { reason } => {
+                    info!(reason, "the harness drains this worker");
+                    self.left = true;
                     self.shared.leaving.cancel();
                 }
                 Action::HalfClose => {
@@ -274,7 +277,8 @@ impl Incoming {
         max_receive_bytes: u64,
         frames: mpsc::Receiver<v1::AttachRequest>,
     ) -> Self {
-        let bytes = usize::try_from(max_receive_bytes).unwrap_or(usize::MAX);
+        let bytes = max_receive_bytes.saturating_add(DECODE_SLACK);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(bytes);
         Self::Opening(Box::pin(async move {
             client.attach(ReceiverStream::new(frames)).await

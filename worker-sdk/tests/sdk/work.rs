@@ -239,6 +239,37 @@ async fn output_progress_and_log_are_entries_and_too_large_a_piece_is_the_agents
 }
 
 #[tokio::test]
+async fn a_worker_with_no_limit_of_its_own_or_a_tiny_one_is_welcomed() {
+    for (bytes, said) in [(0, 4 << 20), (1, 1)] {
+        let mut fake = Fake::start().await;
+        let agent = agent_fn(|_, (): ()| async { Ok(()) });
+        let _worker = start(builder(agent, &fake.address).max_receive_bytes(bytes));
+        let mut call = fake.welcomed().await;
+        assert_eq!(call.hello.max_receive_bytes, said);
+        call.request("run", "null").await;
+        assert_eq!(call.value().await, "null");
+    }
+}
+
+#[tokio::test]
+async fn a_hold_withholds_the_reply() {
+    let mut fake = Fake::start().await;
+    let (held, mut holds) = mpsc::channel(1);
+    let agent = agent_fn(move |ctx: Context, (): ()| {
+        let held = held.clone();
+        async move { Ok(held.send(ctx.hold()).await?) }
+    });
+    let _worker = start(builder(agent, &fake.address));
+    let mut call = fake.welcomed().await;
+    call.request("run", "null").await;
+    let hold = within("hold", holds.recv()).await.unwrap();
+    let early = tokio::time::timeout(Duration::from_millis(50), call.frame()).await;
+    assert!(early.is_err(), "it replied while the slot was held");
+    drop(hold);
+    assert_eq!(call.value().await, "null");
+}
+
+#[tokio::test]
 async fn an_agent_asks_another_within_what_is_left_of_its_deadline() {
     let mut fake = Fake::start().await;
     let agent = agent_fn(|ctx: Context, text: String| async move {
