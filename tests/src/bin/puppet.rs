@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
-use worker_sdk::{AgentError, Context, Payload, Worker, agent_fn};
+use worker_sdk::{AgentError, Context, Error, Payload, Worker, agent_fn};
 
 /// A request, such as `{"do": "fail", "message": "no"}`.
 #[derive(Deserialize)]
@@ -109,12 +109,10 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Error> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
-    let slots = std::env::var("HARNESS_SLOTS").map_or(Ok(1), |slots| slots.parse())?;
-    let worker = Worker::builder(agent_fn(reply)).name("puppet").slots(slots);
-    Ok(worker.run().await?)
+    Worker::builder(agent_fn(reply)).name("puppet").run().await
 }
