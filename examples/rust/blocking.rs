@@ -36,6 +36,8 @@ impl BlockingAgent for Sleep {
 async fn main() -> Result<(), Error> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // Without this a standard error that nobody reads any more is a panic.
+        .log_internal_errors(false)
         .init();
     Worker::builder(blocking(Sleep))
         .name("blocking")

@@ -19,6 +19,8 @@ impl Agent for Echo {
 async fn main() -> Result<(), Error> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // Without this a standard error that nobody reads any more is a panic.
+        .log_internal_errors(false)
         .init();
     Worker::builder(Echo)
         .name("echo")

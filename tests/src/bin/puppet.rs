@@ -112,6 +112,7 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
 async fn main() -> Result<(), Error> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
     Worker::builder(agent_fn(reply)).name("puppet").run().await
