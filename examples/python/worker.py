@@ -4,20 +4,11 @@ Write your agent in `reply`; the rest is the protocol (proto/README.md). One slo
 call on a thread of its own. Output, steps and heartbeats belong to the full level, not here.
 """
 
-import json
-import os
-import queue
-import random
-import signal
-import socket
-import sys
-import threading
-import time
-import traceback
-import uuid
+import json, logging, os, queue, random, signal, socket, sys, threading, time, uuid
 from pathlib import Path
 
 import grpc
+from grpc import StatusCode as Code
 
 sys.path.append(str(Path(__file__).parent / "gen"))
 from harness.v1 import envelope_pb2 as envelope
@@ -29,46 +20,27 @@ def reply(message, context):
     """The agent: takes the request's JSON value and returns the reply's.
 
     It may block. What it raises is answered as AGENT_ERROR. Long work asks `context.cancelled()`
-    now and then, or waits with `context.wait(seconds)`, and returns once the harness has stopped it.
+    now and then, or waits with `context.wait(seconds)`, and returns once it is cancelled.
     """
     return message.upper() + "!"
 
 
-# The same in every call of this process.
-WORKER_ID = str(uuid.uuid4())
-# Ends that tell a worker to stop its work and come back at once.
-STOPPED = {
-    grpc.StatusCode.DEADLINE_EXCEEDED,
-    grpc.StatusCode.CANCELLED,
-    grpc.StatusCode.ABORTED,
-}
-# Ends before a welcome that another try would only repeat.
-REFUSED = {
-    grpc.StatusCode.UNAUTHENTICATED,
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.FAILED_PRECONDITION,
-    grpc.StatusCode.INVALID_ARGUMENT,
-    grpc.StatusCode.UNIMPLEMENTED,
-}
+# Ends of a welcomed call after which it comes back at once, and ends before a welcome that another
+# try would only repeat.
+STOPPED = {Code.DEADLINE_EXCEEDED, Code.CANCELLED, Code.ABORTED}
+REFUSED = {Code.UNAUTHENTICATED, Code.PERMISSION_DENIED, Code.FAILED_PRECONDITION,
+           Code.INVALID_ARGUMENT, Code.UNIMPLEMENTED}
 
 
 class Context:
     """What `reply` may know about its request."""
 
     def __init__(self, request, ended):
-        self.run_id = request.run_id
-        self.attempt = request.attempt
+        self.run_id, self.attempt = request.run_id, request.attempt
         self.metadata = dict(request.metadata)
-        self._ended = ended
+        self.cancelled = ended.is_set  # cancelled(): nobody waits for the reply any more
+        self.wait = ended.wait  # wait(seconds): sleeps, but only until then; returns cancelled()
         self._deadline = time.monotonic() + request.time_left.ToTimedelta().total_seconds()
-
-    def cancelled(self):
-        """Whether the harness has ended the call: nobody waits for the reply any more."""
-        return self._ended.is_set()
-
-    def wait(self, seconds):
-        """Sleeps, but only until the harness ends the call. Returns `cancelled()`."""
-        return self._ended.wait(seconds)
 
     def time_left(self):
         """Seconds until the run's deadline, never below 0."""
@@ -80,200 +52,150 @@ def answer(request, reply, context):
     frame = wire.Reply(run_id=request.run_id, attempt=request.attempt, worker_seq=1)
     try:
         value = reply(json.loads(request.payload.data or b"null"), context)
-        frame.value.content_type = "application/json"
         frame.value.data = json.dumps(value, allow_nan=False).encode()
+        frame.value.content_type = "application/json"
     except (Exception, SystemExit) as failure:
         frame.error.code = envelope.ERROR_CODE_AGENT_ERROR
         frame.error.type = type(failure).__name__
-        frame.error.message = str(failure)
+        frame.error.message = str(failure).encode(errors="replace")[:4096].decode(errors="ignore")
     return wire.AttachRequest(reply=frame)
 
 
-def open_channel(address):
-    """A channel to host:port, http(s)://host:port or unix:/absolute/path."""
-    options = [
-        ("grpc.keepalive_time_ms", 10_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-        ("grpc.http2.max_pings_without_data", 0),
-        # The back-off is ours; grpcio's own would come on top and grow to two minutes.
-        ("grpc.max_reconnect_backoff_ms", 1_000),
-    ]
-    if address.startswith("unix:"):
-        # grpcio would send the percent-encoded path, which is no valid HTTP/2 authority.
-        options.append(("grpc.default_authority", "localhost"))
-    scheme, _, target = address.rpartition("://")
-    if scheme == "https":
-        return grpc.secure_channel(target, grpc.ssl_channel_credentials(), options)
-    if scheme not in ("", "http"):
-        raise ValueError(f"{address}: not host:port, http(s)://host:port or unix:/absolute/path")
-    return grpc.insecure_channel(target, options)
+class Worker:
+    """The slots of one agent: what they share, and the life of each."""
 
-
-def back_off(tries):
-    """Seconds to wait before the next call when `tries` in a row got no welcome."""
-    return random.uniform(1, min(10, 2 ** min(tries + 1, 4)))
-
-
-class Slot(threading.Thread):
-    """One Attach call after the other, at most one request in it, until the worker leaves."""
-
-    def __init__(self, stub, offer, reply, events):
-        super().__init__(daemon=True)
-        self.stub, self.offer, self.reply, self.events = stub, offer, reply, events
-        self.released = None  # cancelled work that has stopped, until a welcome has taken the news
-        self.lock = threading.Lock()  # over the three below
-        self.outbox = queue.SimpleQueue()
-        self.busy = False
+    def __init__(self, stub, offer, reply):
+        self.stub, self.offer, self.reply = stub, offer, reply
+        self.lock = threading.RLock()  # over the three below
+        self.calls = {}  # the outbox of each open call: whether a request is in hand
         self.leaving = threading.Event()
+        self.state = None
 
-    def run(self):
-        try:
-            self.events.put(("ended", self.serve()))
-        except Exception:
-            self.events.put(("ended", traceback.format_exc()))
-
-    def serve(self):
-        """Attaches again and again. Returns None after a leave, else why the worker must stop."""
-        tries = 0
-        while True:
-            welcomed, code, details = self.attach()
-            if code == grpc.StatusCode.OK:
-                return None
-            if code in REFUSED and not welcomed:
-                return f"the harness refuses this worker: {code.name}: {details}"
-            if self.leaving.is_set() and not (welcomed and self.released):
-                return None
-            if welcomed and self.released and code in STOPPED:
-                tries = 0
-                continue
-            tries = 0 if welcomed else tries + 1
-            self.events.put(("away", f"{code.name}: {details}"))
-            self.leaving.wait(back_off(tries))
-
-    def attach(self):
-        """Keeps one call open as long as it goes, and says how it ended."""
+    def tell(self, state, detail=""):
+        """One line when the state of the whole worker changes, not one a slot or a try."""
         with self.lock:
-            self.outbox = outbox = queue.SimpleQueue()
-            hello = wire.Hello(released=self.released)
-            hello.MergeFrom(self.offer)
-            outbox.put(wire.AttachRequest(hello=hello))
-            if self.leaving.is_set():
+            if state != self.state and not self.leaving.is_set():
+                self.state = state
+                logging.info("%s: %s%s", self.offer.agent.name, state, detail)
+
+    def leave(self, why):
+        """Takes no new request; each call is half-closed (None) once nothing is in hand."""
+        self.tell("leaving", f" ({why})")
+        with self.lock:
+            for outbox, busy in [] if self.leaving.is_set() else self.calls.items():
                 outbox.put(wire.AttachRequest(leave=wire.Leave()))
+                if not busy:
+                    outbox.put(None)
+            self.leaving.set()
+
+    def slot(self):
+        """One call after the other. Returns True when it has left, False when it is refused."""
+        released, tries = None, 0  # `released` is said until a welcome has taken the news
+        while True:
+            call, welcomed, stopped = self.attach(released)
+            code, why = call.code(), f" ({call.code().name}: {call.details()})"
+            if welcomed:
+                released, tries = stopped, 0
+            if code == Code.OK or (self.leaving.is_set() and not (welcomed and released)):
+                return True
+            if code in REFUSED and not welcomed:
+                self.tell("the harness refuses this worker", why)
+                return False
+            if not (welcomed and code in STOPPED):
+                away = code == Code.UNAVAILABLE or not welcomed
+                self.tell("harness away, trying until it is back" if away else "call ended", why)
+                tries += 1
+                self.leaving.wait(random.uniform(1, min(10, 2 ** min(tries, 4))))
+
+    def attach(self, released):
+        """Lives one call. Returns it, whether it was welcomed, and the work it stopped, if any."""
+        outbox, ended = queue.SimpleQueue(), threading.Event()
+        hello = wire.Hello(released=released)
+        hello.MergeFrom(self.offer)
+        outbox.put(wire.AttachRequest(hello=hello))
+        with self.lock:
+            self.calls[outbox] = False
+            if self.leaving.is_set():
                 outbox.put(None)
-        token = os.environ.get("HARNESS_TOKEN")
-        call = self.stub.Attach(
-            iter(outbox.get, None),  # None is the half-close
-            metadata=[("authorization", f"Bearer {token}")] if token else None,
-        )
-        ended = threading.Event()  # set by grpcio, also while `reply` works or sleeps
-        if not call.add_callback(ended.set):
-            ended.set()
+        call = self.stub.Attach(iter(outbox.get, None))
+        # grpcio calls it also while `reply` works or sleeps; it gives False when it is too late.
+        call.add_callback(ended.set) or ended.set()
         welcomed, held, interrupted = False, None, False
         try:
             for frame in call:
                 kind = frame.WhichOneof("frame")
                 if kind == "welcome":
-                    welcomed, self.released = True, None
-                    self.events.put(("attached", None))
-                elif kind == "request" and self.work(frame.request, ended):
-                    held, interrupted = frame.request, ended.is_set()
+                    welcomed = True
+                    self.tell("attached")
+                elif kind == "request":
+                    held = self.work(frame.request, outbox, ended)
+                    interrupted = ended.is_set()
                 elif kind == "drain":
-                    self.events.put(("leave", f"drained: {frame.drain.reason}"))
+                    self.leave(f"drained: {frame.drain.reason}")
         except grpc.RpcError:
-            pass  # the code and the details below say it
-        finally:
+            pass  # call.code() says it
+        with self.lock:
+            del self.calls[outbox]
             outbox.put(None)
         # A reply may also have crossed the end; then its run still waits for the news.
-        if held and (interrupted or call.code() in STOPPED):
-            self.released = wire.Released(
-                run_id=held.run_id, attempt=held.attempt, lease=held.lease
-            )
-        return welcomed, call.code(), call.details()
+        return call, welcomed, held if interrupted or call.code() != Code.UNAVAILABLE else None
 
-    def work(self, request, ended):
-        """Answers one request. Returns False for one that crossed a half-close: it was not taken."""
+    def work(self, request, outbox, ended):
+        """Answers a request. Returns what is released should nobody wait for the answer."""
         with self.lock:
             if self.leaving.is_set():
-                return False
-            self.busy = True
+                return None  # it crossed our half-close and was not taken
+            self.calls[outbox] = True
         frame = answer(request, self.reply, Context(request, ended))
         with self.lock:
-            self.busy = False
-            self.outbox.put(frame)
+            self.calls[outbox] = False
+            outbox.put(frame)
             if self.leaving.is_set():
-                self.outbox.put(None)
-        return True
-
-    def leave(self):
-        """Takes no new request; the call is half-closed once nothing is in hand."""
-        with self.lock:
-            if self.leaving.is_set():
-                return
-            self.leaving.set()
-            self.outbox.put(wire.AttachRequest(leave=wire.Leave()))
-            if not self.busy:
-                self.outbox.put(None)
+                outbox.put(None)
+        return wire.Released(run_id=request.run_id, attempt=request.attempt, lease=request.lease)
 
 
-def run(agent, reply, *, address=None, slots=None, request_schema=None, reply_schema=None):
-    """Serves `reply` as `agent` until SIGTERM, SIGINT or a refusal. Returns the exit code.
+def open_channel(address):
+    """A channel to host:port, http://host:port or unix:/absolute/path."""
+    target = address.removeprefix("http://")
+    if "://" in target:
+        raise ValueError(f"{address} is not host:port, http://host:port or unix:/absolute/path")
+    options = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000),
+               ("grpc.http2.max_pings_without_data", 0), ("grpc.max_reconnect_backoff_ms", 1_000)]
+    if target.startswith("unix:"):
+        # grpcio would send the percent-encoded path, which is no valid HTTP/2 authority.
+        options.append(("grpc.default_authority", "localhost"))
+    return grpc.insecure_channel(target, options)
 
-    `address` and `slots` come from HARNESS_ADDRESS and HARNESS_SLOTS when they are not given.
-    """
-    address = address or os.environ.get("HARNESS_ADDRESS") or "127.0.0.1:7070"
-    slots = slots or int(os.environ.get("HARNESS_SLOTS") or 1)
-    offer = wire.Hello(
-        protocol_version=1,
-        worker=wire.WorkerInfo(
-            worker_id=WORKER_ID, pid=os.getpid(), host=socket.gethostname(), language="python"
-        ),
-        agent=wire.AgentInfo(
-            name=agent,
-            request_schema=json.dumps(request_schema).encode() if request_schema else b"",
-            reply_schema=json.dumps(reply_schema).encode() if reply_schema else b"",
-        ),
-    )
-    events = queue.SimpleQueue()
 
-    def on_signal(number, _frame):
-        signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
-        events.put(("leave", signal.Signals(number).name))
+def run(agent, reply, **schemas):
+    """Serves until SIGTERM, SIGINT or a refusal. `schemas`: request_schema=..., reply_schema=..."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    offer = wire.Hello(protocol_version=1)  # the same in every call of this process
+    offer.agent.name, offer.worker.language = agent, "python"
+    offer.worker.worker_id, offer.worker.pid = str(uuid.uuid4()), os.getpid()
+    offer.worker.host = socket.gethostname()
+    for name, schema in schemas.items():
+        setattr(offer.agent, name, json.dumps(schema).encode())
+    with open_channel(os.environ.get("HARNESS_ADDRESS") or "127.0.0.1:7070") as channel:
+        worker = Worker(service.WorkerServiceStub(channel), offer, reply)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, on_signal)
+        def on_signal(number, _frame):
+            signal.signal(number, signal.SIG_DFL)  # a second one ends the process at once
+            worker.leave(signal.Signals(number).name)
 
-    def say(text):
-        # One write a line: print makes two, and what `reply` logs could come between.
-        sys.stderr.write(f"{agent}: {text}\n")
-        sys.stderr.flush()
-
-    with open_channel(address) as channel:
-        stub = service.WorkerServiceStub(channel)
-        team = [Slot(stub, offer, reply, events) for _ in range(slots)]
-        for slot in team:
-            slot.start()
-        failure, state, open_slots = None, None, slots
-        while open_slots:
-            event, text = events.get()
-            if event == "ended":
-                open_slots -= 1
-                if text and text != failure:
-                    say(text)
-                failure = failure or text
-            elif event == "leave" and state != "leave":
-                state = event
-                say(f"leaving ({text})")
-                for slot in team:
-                    slot.leave()
-            elif event != state != "leave":
-                state = event
-                if event == "attached":
-                    say(f"attached to {address}")
-                else:
-                    say(f"harness away, trying until it is back ({text})")
-    return 1 if failure else 0
+        signal.signal(signal.SIGTERM, on_signal)
+        signal.signal(signal.SIGINT, on_signal)
+        left = []  # what each slot returned; one that broke printed its traceback instead
+        slots = range(int(os.environ.get("HARNESS_SLOTS") or 1))
+        threads = [threading.Thread(target=lambda: left.append(worker.slot())) for _ in slots]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    return 0 if left == [True for _ in slots] else 1
 
 
 if __name__ == "__main__":
-    name = os.environ.get("HARNESS_AGENT") or "shout"
-    sys.exit(run(name, reply, request_schema={"type": "string"}))
+    schema = {"type": "string"}
+    sys.exit(run(os.environ.get("HARNESS_AGENT") or "shout", reply, request_schema=schema))

@@ -2,11 +2,10 @@
 //!
 //! Asks the agent of `count_words.rs`; the text is the command line.
 
-use std::error::Error;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use worker_sdk::{Answer, ErrorKind, Harness};
+use worker_sdk::{Answer, Error, ErrorKind, Harness};
 
 #[derive(Serialize)]
 struct Question {
@@ -21,9 +20,10 @@ struct Counted {
 #[tokio::main]
 #[expect(
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "the answer is what this program is for"
 )]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Error> {
     let text = std::env::args().skip(1).collect::<Vec<_>>().join(" ");
     // HARNESS_ADDRESS, else 127.0.0.1:7070. One connection serves any number of asks.
     let harness = Harness::connect_default().await?;
@@ -49,5 +49,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         _ if error.retryable() => "asking again can help",
         _ => "asking the same again cannot help",
     };
-    Err(format!("{}: {error} ({advice})", error.code_name()).into())
+    eprintln!("{}: {advice}", error.code_name());
+    // Returned from `main` it prints its message and what caused it.
+    Err(error)
 }

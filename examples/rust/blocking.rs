@@ -3,11 +3,10 @@
 //! Each request gets a thread of its own. A thread cannot be stopped from outside: the code looks
 //! at `is_cancelled` now and then. Until it has returned its slot takes no other request.
 
-use std::error::Error;
 use std::thread::sleep;
 use std::time::Duration;
 
-use worker_sdk::{AgentError, BlockingAgent, BlockingContext, Worker, blocking};
+use worker_sdk::{AgentError, BlockingAgent, BlockingContext, Error, Worker, blocking};
 
 /// Sleeps for as many milliseconds as it is asked to, in short steps.
 struct Sleep;
@@ -34,19 +33,17 @@ impl BlockingAgent for Sleep {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Error> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // Without this a standard error that nobody reads any more is a panic.
+        .log_internal_errors(false)
         .init();
-    let slots = std::env::var("HARNESS_SLOTS").map_or(Ok(1), |slots| slots.parse())?;
-    let worker = Worker::builder(blocking(Sleep))
+    Worker::builder(blocking(Sleep))
         .name("blocking")
-        .slots(slots);
-    worker
         .description("blocks its thread for so many ms")
         .run()
-        .await?;
-    Ok(())
+        .await
 }
 
 #[cfg(test)]

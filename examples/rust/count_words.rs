@@ -3,11 +3,9 @@
 //! Their schemas are derived from the two types. The harness holds every request and every reply
 //! against them, so this code never sees a request that is not a [`Question`].
 
-use std::error::Error;
-
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use worker_sdk::{Agent, AgentError, Context, Worker};
+use worker_sdk::{Agent, AgentError, Context, Error, Worker};
 
 /// What is asked.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -40,17 +38,17 @@ impl Agent for CountWords {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Error> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // Without this a standard error that nobody reads any more is a panic.
+        .log_internal_errors(false)
         .init();
-    let slots = std::env::var("HARNESS_SLOTS").map_or(Ok(1), |slots| slots.parse())?;
-    let worker = Worker::builder(CountWords).name("count-words").slots(slots);
-    worker
+    Worker::builder(CountWords)
+        .name("count-words")
         .description("counts the words of a text")
         .run()
-        .await?;
-    Ok(())
+        .await
 }
 
 #[cfg(test)]

@@ -2,9 +2,7 @@
 //!
 //! It takes and gives [`Payload`]: any bytes of any media type, passed as they came, no schema.
 
-use std::error::Error;
-
-use worker_sdk::{Agent, AgentError, Context, Payload, Worker};
+use worker_sdk::{Agent, AgentError, Context, Error, Payload, Worker};
 
 struct Echo;
 
@@ -18,21 +16,20 @@ impl Agent for Echo {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Error> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        // Without this a standard error that nobody reads any more is a panic.
+        .log_internal_errors(false)
         .init();
-    // How many requests this process works on at once.
-    let slots = std::env::var("HARNESS_SLOTS").map_or(Ok(1), |slots| slots.parse())?;
     Worker::builder(Echo)
         .name("echo")
         .description("answers with what it was asked")
-        .slots(slots)
-        // Connects to HARNESS_ADDRESS, else to 127.0.0.1:7070; waits for a harness that is away,
-        // and leaves on Ctrl-C or SIGTERM when the requests in hand are finished.
+        // Offers HARNESS_SLOTS slots, else 1: that many requests at once. Connects to
+        // HARNESS_ADDRESS, else to 127.0.0.1:7070; waits for a harness that is away, and leaves on
+        // Ctrl-C or SIGTERM when the requests in hand are finished.
         .run()
-        .await?;
-    Ok(())
+        .await
 }
 
 #[cfg(test)]

@@ -46,6 +46,11 @@ pub(crate) use error::{ErrorCode, ErrorParts};
 /// `.await`. Code that never awaits belongs in a [`BlockingAgent`]. What goes on after the future
 /// is dropped, such as a child process, holds the slot with [`Context::hold`].
 ///
+/// # Size
+/// A reply larger than the harness takes (4 MiB minus 64 KiB unless configured otherwise) fails its
+/// run with PAYLOAD_TOO_LARGE, which names both sizes and is never retried; the slot comes back
+/// with the next call. Send much in pieces, with [`Context::output`].
+///
 /// # Panics
 /// A panic in `reply` is caught and answered as an agent error of type `panic`.
 pub trait Agent: Send + Sync + 'static {

@@ -65,6 +65,20 @@ pub(crate) fn connect_lazily(address: &Address) -> Result<Channel, Error> {
     Ok(endpoint(address)?.connect_lazy())
 }
 
+/// Whether a call's end took its connection with it. `outermost` is the source of the call's
+/// status: a status the peer sent has none. A reset concerns one stream; a GOAWAY, an I/O error
+/// (a PING without an answer becomes one) and whatever else the transport says concern them all.
+pub(crate) fn connection_broke(outermost: Option<&(dyn std::error::Error + 'static)>) -> bool {
+    let mut next = outermost;
+    while let Some(cause) = next {
+        if let Some(stream) = cause.downcast_ref::<h2::Error>() {
+            return stream.is_go_away() || stream.is_io();
+        }
+        next = cause.source();
+    }
+    outermost.is_some()
+}
+
 /// `outermost` is what the transport said.
 pub(crate) fn unreachable_at(
     address: &Address,

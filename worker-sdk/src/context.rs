@@ -24,8 +24,8 @@ use crate::session::Entry;
 pub use blocking::BlockingContext;
 pub(crate) use cancel::Cancel;
 pub use cancel::{CancelReason, Hold};
-pub(crate) use facts::Facts;
 pub use facts::{Caller, LogLevel, Trace};
+pub(crate) use facts::{Facts, deadline_in};
 pub(crate) use sink::{Append, Recording, Sink};
 
 /// What an agent is given beside the request. Cheap to clone; clones are the same context.
@@ -139,6 +139,9 @@ impl Context {
     /// Keeps the slot away until the returned value is dropped, also after the agent's future was
     /// dropped: for a thread, a task or a process that goes on. The harness hears that the work
     /// has stopped, and gives this slot other work, only when all holds are gone.
+    ///
+    /// A live hold also withholds the reply: what the agent has returned is sent when the last
+    /// hold is gone. One that is never dropped makes the run end at its deadline, unanswered.
     pub fn hold(&self) -> Hold {
         Hold::new(self.0.holds.token())
     }

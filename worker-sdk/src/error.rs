@@ -11,7 +11,9 @@ use crate::payload::Payload;
 
 /// Why an ask, a call or a worker failed.
 ///
-/// Display gives the message alone; the causes are behind `source()`.
+/// Display gives the message alone; the causes are behind `source()`. Debug is for people too: the
+/// message and every cause on a line of its own, so that a `main` that returns this error prints
+/// what a person can read. `{:#?}` shows the fields.
 ///
 /// ```no_run
 /// # async fn example(harness: worker_sdk::Harness) {
@@ -25,7 +27,6 @@ use crate::payload::Payload;
 /// }
 /// # }
 /// ```
-#[derive(Debug)]
 pub struct Error(Box<Parts>);
 
 /// What an error is made of.
@@ -146,6 +147,24 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            return fmt::Debug::fmt(&self.0, f);
+        }
+        f.write_str(&self.0.message)?;
+        let mut next = self.source();
+        if next.is_some() {
+            f.write_str("\n\nCaused by:")?;
+        }
+        while let Some(cause) = next {
+            write!(f, "\n    {cause}")?;
+            next = cause.source();
+        }
+        Ok(())
     }
 }
 
@@ -283,4 +302,29 @@ kinds! {
     InvalidWorker = "INVALID_WORKER",
     /// The worker was told twice to stop and left without finishing its work.
     Interrupted = "INTERRUPTED",
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_main_prints_is_the_message_and_its_causes_on_lines() {
+        let error = Error::new(ErrorKind::Unreachable, "no harness answers at http://a:1");
+        assert_eq!(format!("{error:?}"), "no harness answers at http://a:1");
+        let refused = Remote {
+            message: "connection refused".to_owned(),
+            cause: None,
+        };
+        let error = error.with_source(Remote {
+            message: "tcp connect error".to_owned(),
+            cause: Some(Box::new(refused)),
+        });
+        assert_eq!(
+            format!("{error:?}"),
+            "no harness answers at http://a:1\n\nCaused by:\n    tcp connect error\n    \
+             connection refused"
+        );
+        assert!(format!("{error:#?}").contains("kind: Unreachable"));
+    }
 }

@@ -17,7 +17,7 @@ mod work;
 
 use std::time::{Duration, Instant};
 
-pub(crate) use end::{End, EndCode, Next};
+pub(crate) use end::{End, EndCode, Fault, Next};
 pub(crate) use event::{Action, Event};
 pub(crate) use frame::{Delivery, Entry, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
 use window::Window;
@@ -27,6 +27,9 @@ use work::Work;
 pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a harness may take to end a call that was half-closed.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// The largest reply that is put into a frame. The transport's length has 32 bits; a harness that
+/// takes this much is not known.
+const FRAMED_BYTES_MAX: u64 = 1 << 30;
 /// A call on which nothing came for this many intervals is dead.
 const MISSED_HEARTBEATS: u32 = 3;
 
@@ -209,10 +212,16 @@ impl Session {
             self.state = state;
             return;
         };
+        if let Reply::Value(payload) = &reply {
+            let (bytes, limit) = (payload.data().len() as u64, work.reply_bytes_max);
+            if bytes > limit {
+                actions.push(Action::Oversize { bytes, limit });
+            }
+        }
         actions.push(Action::Send(Outbound::Reply {
             held: work.lease.held.clone(),
             worker_seq: work.last_seq + 1,
-            reply: reply.within(work.reply_bytes_max),
+            reply: reply.within(FRAMED_BYTES_MAX),
         }));
         attached.answered = Some((work.lease, now));
         self.state = State::Ready(attached);

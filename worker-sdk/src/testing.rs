@@ -30,7 +30,7 @@ use tokio_util::task::TaskTracker;
 use crate::agent::{Agent, AgentError};
 use crate::client::Harness;
 use crate::context::{
-    Caller, Cancel, CancelReason, Context, Facts, LogLevel, Recording, Sink, Trace,
+    Caller, Cancel, CancelReason, Context, Facts, LogLevel, Recording, Sink, Trace, deadline_in,
 };
 use crate::payload::Payload;
 use crate::session::Entry;
@@ -127,7 +127,7 @@ impl ContextBuilder {
     /// The context, and the test's view of what the agent does with it.
     pub fn build(self) -> (Context, Record) {
         let mut facts = self.facts;
-        facts.deadline = tokio::time::Instant::now().into_std() + self.timeout;
+        facts.deadline = deadline_in(tokio::time::Instant::now().into_std(), self.timeout);
         let record = Record {
             recording: Recording::default(),
             cancel: Cancel::default(),
@@ -202,5 +202,16 @@ impl Record {
     pub async fn released(&self) {
         self.holds.close();
         self.holds.wait().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_test_may_leave_an_agent_all_the_time_there_is() {
+        let (ctx, _) = context().timeout(Duration::MAX).build();
+        assert!(ctx.time_left() > Duration::from_secs(86_400 * 365));
     }
 }

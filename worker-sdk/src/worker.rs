@@ -26,7 +26,7 @@ use crate::client::Harness;
 use crate::connect::{self, Link};
 use crate::error::{Error, ErrorKind};
 
-pub use builder::{SLOTS_MAX, WorkerBuilder};
+pub use builder::{SLOTS_MAX, SLOTS_VARIABLE, WorkerBuilder};
 pub(crate) use profile::Profile;
 use signals::Signals;
 use work::Serve;

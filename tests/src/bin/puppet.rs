@@ -10,7 +10,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use worker_sdk::{AgentError, Context, Payload, Worker, agent_fn};
+use worker_sdk::{AgentError, Context, Error, Payload, Worker, agent_fn};
 
 /// A request, such as `{"do": "fail", "message": "no"}`.
 #[derive(Deserialize)]
@@ -130,15 +130,14 @@ async fn typed(ctx: Context, asked: Asked) -> Result<Answered, AgentError> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> Result<(), Error> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
+        .log_internal_errors(false)
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
-    let slots = std::env::var("HARNESS_SLOTS").map_or(Ok(1), |slots| slots.parse())?;
-    let worker = match std::env::var("PUPPET_AGENT").as_deref() {
-        Ok("typed") => Worker::builder(agent_fn(typed)).name("typed"),
-        _ => Worker::builder(agent_fn(reply)).name("puppet"),
-    };
-    Ok(worker.slots(slots).run().await?)
+    match std::env::var("PUPPET_AGENT").as_deref() {
+        Ok("typed") => Worker::builder(agent_fn(typed)).name("typed").run().await,
+        _ => Worker::builder(agent_fn(reply)).name("puppet").run().await,
+    }
 }

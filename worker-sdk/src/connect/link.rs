@@ -79,8 +79,8 @@ impl Link {
         }
     }
 
-    /// A call on this connection was lost: the next one is made on a new connection. Logs once
-    /// that the harness is away.
+    /// This connection broke: the next call is made on a new one. Logs once that the harness is
+    /// away.
     pub(crate) async fn lost(&self, number: u64, why: &str) {
         self.away(number, why);
         let mut connection = self.connection.lock().await;
@@ -97,7 +97,8 @@ impl Link {
         }
     }
 
-    fn away(&self, number: u64, why: &str) {
+    /// Nothing is to be had on this connection for now, though it stands. Logs it once.
+    pub(crate) fn away(&self, number: u64, why: &str) {
         let mut presence = self.presence();
         if presence.newest == number && !std::mem::replace(&mut presence.away, true) {
             warn!(address = %self.address, why, "the harness is away; trying to reach it");

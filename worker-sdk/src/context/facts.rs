@@ -3,7 +3,7 @@
 //! Owns plain data; nothing of it changes while the request is worked on.
 
 use std::collections::HashMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::session::Delivery;
 
@@ -26,7 +26,7 @@ impl Facts {
         Self {
             run_id: delivery.lease.held.run_id.clone(),
             attempt: delivery.lease.held.attempt,
-            deadline: now + delivery.time_left,
+            deadline: deadline_in(now, delivery.time_left),
             durable: delivery.durable,
             metadata: delivery.metadata.clone(),
             caller: Caller {
@@ -41,6 +41,12 @@ impl Facts {
             idempotency_key: delivery.idempotency_key.clone(),
         }
     }
+}
+
+/// A time as far away as a clock can count is as good as none: 30 years stand for it.
+pub(crate) fn deadline_in(now: Instant, time_left: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(86_400 * 365 * 30);
+    now.checked_add(time_left).unwrap_or(now + FAR)
 }
 
 /// Who asked, as the harness established it.

@@ -113,6 +113,7 @@ impl Seen {
                     "a busy slot says it is idle"
                 );
             }
+            Action::Oversize { .. } => assert!(self.working, "a reply to nothing"),
             Action::Send(Outbound::Leave) | Action::Welcomed | Action::Drained { .. } => {}
         }
     }

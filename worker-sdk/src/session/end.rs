@@ -19,6 +19,8 @@ pub(crate) struct End {
     pub(crate) message: String,
     /// RetryInfo.
     pub(crate) retry_after: Option<Duration>,
+    /// Whether the connection under the call broke with it.
+    pub(crate) broken: bool,
 }
 
 /// The gRPC status of an end, as far as the rules tell them apart.
@@ -48,8 +50,7 @@ pub(crate) enum Next {
         released: Option<Lease>,
         least: Option<Duration>,
         why: String,
-        /// Whether the harness cannot be reached or is leaving, rather than refused something.
-        away: bool,
+        fault: Fault,
     },
     /// The worker left in good order.
     Left,
@@ -57,6 +58,31 @@ pub(crate) enum Next {
     Drained,
     /// The harness will not have this worker.
     GiveUp(End),
+}
+
+/// What an end that leads to back-off says of more than its own call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The connection all slots share broke.
+    Connection,
+    /// The connection stands, but the harness is leaving or welcomes nobody.
+    Harness,
+    /// This call alone was lost.
+    Call,
+    /// The harness refused something on this call.
+    Refusal,
+}
+
+impl Next {
+    /// The same where the work in hand has not stopped: `released` would be a false proof, so the
+    /// slot says nothing more.
+    pub(crate) fn without_proof(self) -> Self {
+        match self {
+            Self::AtOnce { .. } | Self::BackOff { .. } | Self::Left => Self::Left,
+            Self::Drained => Self::Drained,
+            Self::GiveUp(end) => Self::GiveUp(end),
+        }
+    }
 }
 
 impl Session {
@@ -83,20 +109,21 @@ impl Session {
 
     /// This side declares the call lost.
     pub(super) fn lost(&mut self, why: &str, actions: &mut Vec<Action>) {
-        let released = match std::mem::replace(&mut self.state, State::Over) {
+        let (released, fault) = match std::mem::replace(&mut self.state, State::Over) {
             State::Busy(_, work) => {
                 actions.push(Action::Stop(CancelReason::HarnessLost));
-                Some(work.lease)
+                (Some(work.lease), Fault::Call)
             }
-            State::Ready(attached) => attached.answered.map(|(lease, _)| lease),
-            State::Greeting { .. } | State::Closing { .. } | State::Over => None,
+            State::Ready(attached) => (attached.answered.map(|(lease, _)| lease), Fault::Call),
+            State::Greeting { .. } => (None, Fault::Harness),
+            State::Closing { .. } | State::Over => (None, Fault::Call),
         };
         let why = why.to_owned();
         actions.push(Action::Over(Next::BackOff {
             released,
             least: None,
             why,
-            away: true,
+            fault,
         }));
     }
 }
@@ -131,13 +158,21 @@ impl End {
         }
     }
 
-    fn back_off(self, released: Option<Lease>) -> Next {
-        let away = !self.is_stop();
+    fn back_off(self, released: Option<Lease>, welcomed: bool) -> Next {
+        let fault = if self.is_stop() {
+            Fault::Refusal
+        } else if self.broken {
+            Fault::Connection
+        } else if !welcomed || self.reason.as_deref() == Some("LEAVING") {
+            Fault::Harness
+        } else {
+            Fault::Call
+        };
         Next::BackOff {
             released,
             least: self.retry_after,
             why: self.message,
-            away,
+            fault,
         }
     }
 }
@@ -159,7 +194,7 @@ fn refused(end: End) -> Next {
         | EndCode::Aborted
         | EndCode::Unavailable
         | EndCode::ResourceExhausted
-        | EndCode::Other => end.back_off(None),
+        | EndCode::Other => end.back_off(None, false),
     }
 }
 
@@ -181,8 +216,9 @@ fn follow(end: End, released: Option<Lease>) -> Next {
         | EndCode::ResourceExhausted
         | EndCode::Other => false,
     };
-    if told_to_stop && released.is_some() {
+    // Also with nothing in hand: the end may have crossed a request that was never read.
+    if told_to_stop {
         return Next::AtOnce { released };
     }
-    end.back_off(released)
+    end.back_off(released, true)
 }

@@ -41,6 +41,11 @@ pub(crate) enum Action {
         entry_bytes: u64,
         limit: u64,
     },
+    /// The reply about to be sent is larger than the harness takes: it will fail the run.
+    Oversize {
+        bytes: u64,
+        limit: u64,
+    },
     /// The harness wants this worker gone, on every slot.
     Drained {
         reason: String,

@@ -111,8 +111,9 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// A value the harness would refuse for its size becomes an error that says so: the caller
-    /// then learns it from the agent's side, with both sizes, and the call goes on.
+    /// A value larger than a frame of the transport can be becomes an error that says so. One that
+    /// is only over the harness's limit is left to the harness, whose answer is PAYLOAD_TOO_LARGE:
+    /// a worker may not set that code.
     pub(super) fn within(self, bytes_max: u64) -> Self {
         match self {
             Self::Value(payload) if payload.data().len() as u64 > bytes_max => {

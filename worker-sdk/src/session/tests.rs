@@ -98,6 +98,7 @@ pub(super) fn end(code: EndCode, reason: Option<&str>) -> End {
         reason: reason.map(str::to_owned),
         message: "why".to_owned(),
         retry_after: None,
+        broken: false,
     }
 }
 
@@ -155,17 +156,14 @@ fn name(action: &Action) -> String {
         Action::Stop(reason) => format!("stop {reason:?}"),
         Action::Admit => "admit".to_owned(),
         Action::Refuse { entry_bytes, limit } => format!("refuse {entry_bytes}>{limit}"),
+        Action::Oversize { bytes, limit } => format!("oversize {bytes}>{limit}"),
         Action::Drained { .. } => "drained".to_owned(),
         Action::HalfClose => "half-close".to_owned(),
         Action::Over(next) => match next {
             Next::AtOnce { released } => format!("at once{}", said(released)),
-            Next::BackOff { released, away, .. } => {
-                format!(
-                    "back off{}{}",
-                    said(released),
-                    if *away { " away" } else { "" }
-                )
-            }
+            Next::BackOff {
+                released, fault, ..
+            } => format!("back off{} {fault:?}", said(released)).to_lowercase(),
             Next::Left => "left".to_owned(),
             Next::Drained => "gone".to_owned(),
             Next::GiveUp(_) => "give up".to_owned(),
@@ -193,11 +191,11 @@ fn every_frame_in_every_state() {
         || Event::Frame(welcome()),
         [
             "welcomed",
-            "back off away",
-            "back off released away",
-            "stop HarnessLost, back off released away",
-            "stop HarnessLost, back off released away",
-            "stop HarnessLost, back off released away",
+            "back off call",
+            "back off released call",
+            "stop HarnessLost, back off released call",
+            "stop HarnessLost, back off released call",
+            "stop HarnessLost, back off released call",
             "welcomed",
             "",
         ],
@@ -206,12 +204,12 @@ fn every_frame_in_every_state() {
         "request",
         || Event::Frame(delivery()),
         [
-            "back off away",
+            "back off harness",
             "busy heartbeat, start",
             "busy heartbeat, start",
-            "stop HarnessLost, back off released away",
-            "stop HarnessLost, back off released away",
-            "stop HarnessLost, back off released away",
+            "stop HarnessLost, back off released call",
+            "stop HarnessLost, back off released call",
+            "stop HarnessLost, back off released call",
             "",
             "",
         ],
@@ -311,20 +309,36 @@ fn every_event_of_this_side_in_every_state() {
 
 #[test]
 fn every_end_in_every_state() {
-    let lost = [
-        "back off away",
-        "back off away",
-        "back off released away",
-        "stop HarnessLost, back off released away",
-        "stop HarnessLost, back off released away",
-        "stop HarnessLost, back off released away",
-        "left",
-        "",
-    ];
-    row(
+    let lost = |before: &str, after: &str| {
+        let [before, after] = [before, after].map(str::to_owned);
+        let busy = format!("stop HarnessLost, back off released {after}");
+        [
+            format!("back off {before}"),
+            format!("back off {after}"),
+            format!("back off released {after}"),
+            busy.clone(),
+            busy.clone(),
+            busy,
+            "left".to_owned(),
+            String::new(),
+        ]
+    };
+    let row_of = |what: &str, end: &End, expected: [String; 8]| {
+        row(
+            what,
+            || Event::Ended(end.clone()),
+            expected.each_ref().map(String::as_str),
+        );
+    };
+    row_of(
+        "a harness that leaves",
+        &end(EndCode::Unavailable, Some("LEAVING")),
+        lost("harness", "harness"),
+    );
+    row_of(
         "our unavailable",
-        || Event::Ended(end(EndCode::Unavailable, Some("LEAVING"))),
-        lost,
+        &end(EndCode::Unavailable, Some("STORE_UNAVAILABLE")),
+        lost("harness", "call"),
     );
     for code in [
         EndCode::Unavailable,
@@ -332,7 +346,13 @@ fn every_end_in_every_state() {
         EndCode::Ok,
         EndCode::Other,
     ] {
-        row("a transport's end", || Event::Ended(end(code, None)), lost);
+        let reset = end(code, None);
+        row_of("a reset", &reset, lost("harness", "call"));
+        let broken = End {
+            broken: true,
+            ..reset
+        };
+        row_of("a break", &broken, lost("connection", "connection"));
     }
     for (code, why) in [
         (EndCode::DeadlineExceeded, "DeadlineExceeded"),
@@ -344,8 +364,8 @@ fn every_end_in_every_state() {
             "told to stop",
             || Event::Ended(end(code, Some("REASON"))),
             [
-                "back off",
-                "back off",
+                "back off refusal",
+                "at once",
                 "at once released",
                 &stop,
                 &stop,
@@ -364,11 +384,11 @@ fn every_refusal_in_every_state() {
         || Event::Ended(end(EndCode::InvalidArgument, Some("SEQ_GAP"))),
         [
             "give up",
-            "back off",
-            "back off released",
-            "stop Refused, back off released",
-            "stop Refused, back off released",
-            "stop Refused, back off released",
+            "back off refusal",
+            "back off released refusal",
+            "stop Refused, back off released refusal",
+            "stop Refused, back off released refusal",
+            "stop Refused, back off released refusal",
             "left",
             "",
         ],
@@ -433,8 +453,8 @@ fn heartbeats_come_at_the_interval_and_name_what_is_in_hand() {
 fn three_silent_intervals_are_the_end_of_a_call() {
     let start = Instant::now();
     for (state, over) in [
-        (In::Ready, "back off away"),
-        (In::Busy, "stop HarnessLost, back off released away"),
+        (In::Ready, "back off call"),
+        (In::Busy, "stop HarnessLost, back off released call"),
     ] {
         let mut session = session(state, start);
         for beat in 1..3 {
@@ -450,7 +470,7 @@ fn three_silent_intervals_are_the_end_of_a_call() {
 fn a_harness_that_neither_welcomes_nor_closes_is_not_waited_for() {
     let start = Instant::now();
     let actions = session(In::Greeting, start).apply(start + WELCOME_TIMEOUT, Event::Tick);
-    assert_eq!(names(&actions), ["back off away"]);
+    assert_eq!(names(&actions), ["back off harness"]);
     let actions = session(In::Closing, start).apply(start + CLOSE_TIMEOUT, Event::Tick);
     assert_eq!(names(&actions), ["left"]);
 }
@@ -507,20 +527,25 @@ fn numbers_start_at_one_in_each_attempt() {
 }
 
 #[test]
-fn a_reply_over_its_limit_becomes_an_error_with_both_sizes() {
+fn a_reply_over_its_limit_is_sent_for_the_harness_to_refuse() {
     let now = Instant::now();
     let mut session = session(In::Busy, now);
     let reply = Reply::Value(Payload::new("text/plain", vec![b'x'; 1001]));
     let actions = session.apply(now, Event::Replied(reply));
-    let [
-        Action::Send(Outbound::Reply {
-            reply: Reply::Error(error),
-            ..
-        }),
-    ] = actions.as_slice()
-    else {
-        panic!("{actions:?}");
+    assert_eq!(names(&actions), ["oversize 1001>1000", "value 1"]);
+    let refused = end(EndCode::ResourceExhausted, Some("FRAME_TOO_LARGE"));
+    let actions = session.apply(now, Event::Ended(refused));
+    assert_eq!(names(&actions), ["back off released refusal"]);
+}
+
+#[test]
+fn a_reply_no_frame_can_hold_becomes_an_error_with_both_sizes() {
+    let reply = Reply::Value(Payload::new("text/plain", vec![b'x'; 1001]));
+    assert_eq!(reply.clone().within(1001), reply);
+    let Reply::Error(error) = reply.within(1000) else {
+        panic!("an error");
     };
+    assert_eq!(error.error_type, "PAYLOAD_TOO_LARGE");
     assert!(
         error.message.contains("1001") && error.message.contains("1000"),
         "{error:?}"
@@ -535,7 +560,7 @@ fn a_stop_that_crossed_the_reply_is_answered_only_while_it_can_have_crossed() {
     assert_eq!(names(&actions), ["at once released"]);
     let later = start + INTERVAL * 2 + Duration::from_millis(1);
     let actions = session(In::Answered, start).apply(later, stop());
-    assert_eq!(names(&actions), ["back off"]);
+    assert_eq!(names(&actions), ["at once"]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use tonic::{Code, ConnectError, Status, TimeoutExpired};
 use tonic_types::{StatusExt as _, pb};
 
 use super::{duration_in, payload_in};
-use crate::connect::{Address, unreachable_at};
+use crate::connect::{Address, connection_broke, unreachable_at};
 use crate::error::{Error, ErrorKind, Parts, Remote};
 use crate::session::{End, EndCode};
 
@@ -33,6 +33,7 @@ pub(crate) fn end(status: &Status) -> End {
         retry_after: status
             .get_details_retry_info()
             .and_then(|info| info.retry_delay),
+        broken: connection_broke(status.source()),
     }
 }
 
@@ -43,6 +44,7 @@ pub(crate) fn closed() -> End {
         reason: None,
         message: "the harness ended the call".to_owned(),
         retry_after: None,
+        broken: false,
     }
 }
 

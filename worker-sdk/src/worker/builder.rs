@@ -3,11 +3,12 @@
 //! Owns the options, their defaults and their check. Starts nothing.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use super::profile::{Profile, invalid};
+use super::profile::{Profile, RECEIVE_BYTES, invalid};
 use super::{Settings, Worker, work};
 use crate::agent::Agent;
 use crate::connect;
@@ -15,6 +16,8 @@ use crate::error::Error;
 
 /// The most slots of one worker; they share one connection.
 pub const SLOTS_MAX: usize = 1000;
+/// The environment variable a worker reads when it is given no number of slots.
+pub const SLOTS_VARIABLE: &str = "HARNESS_SLOTS";
 
 impl Worker {
     /// Sets up a worker for this agent. The name is the one thing that must be set.
@@ -34,6 +37,7 @@ impl Worker {
                 agent: work::erase(agent),
                 settings,
             },
+            slots: None,
         }
     }
 }
@@ -42,6 +46,7 @@ impl Worker {
 #[must_use = "a worker is started by run"]
 pub struct WorkerBuilder {
     worker: Worker,
+    slots: Option<usize>,
 }
 
 impl WorkerBuilder {
@@ -88,9 +93,10 @@ impl WorkerBuilder {
         self
     }
 
-    /// How many requests this worker works on at once, 1 to [`SLOTS_MAX`]. Default 1.
+    /// How many requests this worker works on at once, 1 to [`SLOTS_MAX`]. Default: what
+    /// `HARNESS_SLOTS` says, else 1.
     pub fn slots(mut self, slots: usize) -> Self {
-        self.worker.settings.slots = slots;
+        self.slots = Some(slots);
         self
     }
 
@@ -107,10 +113,13 @@ impl WorkerBuilder {
         self
     }
 
-    /// The largest frame the worker takes, in bytes. Default 4 MiB. Requests that do not fit go to
-    /// other workers.
+    /// The largest frame the worker takes, in bytes. Default, and what 0 means: 4 MiB. Requests
+    /// that do not fit go to other workers.
     pub fn max_receive_bytes(mut self, bytes: u64) -> Self {
-        self.worker.profile.max_receive_bytes = bytes;
+        self.worker.profile.max_receive_bytes = match bytes {
+            0 => RECEIVE_BYTES,
+            bytes => bytes,
+        };
         self
     }
 
@@ -131,17 +140,15 @@ impl WorkerBuilder {
     /// The worker, checked.
     ///
     /// # Errors
-    /// `InvalidWorker` when its name, labels, slots or derived schemas break the protocol's rules,
-    /// `InvalidAddress` when the address is none.
+    /// `InvalidWorker` when its name, labels, slots (`HARNESS_SLOTS` included) or derived schemas
+    /// break the protocol's rules, `InvalidAddress` when the address is none.
     pub fn build(self) -> Result<Worker, Error> {
-        let worker = self.worker;
+        let mut worker = self.worker;
         worker.profile.check()?;
-        if !(1..=SLOTS_MAX).contains(&worker.settings.slots) {
-            let slots = worker.settings.slots;
-            return Err(invalid(format!(
-                "a worker has 1 to {SLOTS_MAX} slots, not {slots}"
-            )));
-        }
+        worker.settings.slots = match self.slots {
+            Some(slots) => checked_slots(slots)?,
+            None => slots_from(std::env::var_os(SLOTS_VARIABLE).as_deref())?,
+        };
         connect::resolve(worker.settings.url.as_deref())?;
         Ok(worker)
     }
@@ -163,8 +170,59 @@ impl WorkerBuilder {
     }
 }
 
+fn checked_slots(slots: usize) -> Result<usize, Error> {
+    if (1..=SLOTS_MAX).contains(&slots) {
+        return Ok(slots);
+    }
+    let message = format!("a worker has 1 to {SLOTS_MAX} slots, not {slots}");
+    Err(invalid(message))
+}
+
+/// The slots of a worker that was told no number, by the variable's value.
+fn slots_from(variable: Option<&OsStr>) -> Result<usize, Error> {
+    let text = variable.unwrap_or_default().to_string_lossy();
+    if text.is_empty() {
+        return Ok(1);
+    }
+    let slots = text
+        .parse()
+        .ok()
+        .and_then(|slots| checked_slots(slots).ok());
+    slots.ok_or_else(|| {
+        invalid(format!(
+            "{SLOTS_VARIABLE} is {text:?} and must be a number from 1 to {SLOTS_MAX}"
+        ))
+    })
+}
+
 impl fmt::Debug for WorkerBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("WorkerBuilder").field(&self.worker).finish()
+        f.debug_struct("WorkerBuilder")
+            .field("worker", &self.worker)
+            .field("slots", &self.slots)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_environment_says_the_slots_of_a_worker_that_was_told_none() {
+        for (text, slots) in [
+            (None, 1),
+            (Some(""), 1),
+            (Some("7"), 7),
+            (Some("1000"), 1000),
+        ] {
+            assert_eq!(slots_from(text.map(OsStr::new)).unwrap(), slots, "{text:?}");
+        }
+        for text in ["0", "1001", "-1", "many", " 2", "99999999999999999999"] {
+            let error = slots_from(Some(OsStr::new(text))).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::InvalidWorker);
+            assert!(error.message().contains("HARNESS_SLOTS"), "{error}");
+            assert!(error.message().contains(text), "{error}");
+        }
     }
 }

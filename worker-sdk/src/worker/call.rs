@@ -29,6 +29,9 @@ use crate::wire;
 /// Frames between the session and the transport. Small: what does not fit waits in the outbox,
 /// which the session's window bounds.
 const FRAMES: usize = 16;
+/// The harness keeps to the limit a hello names; the transport's own is that much higher, so that
+/// a welcome gets through whatever the limit is.
+const DECODE_SLACK: u64 = 1 << 20;
 /// How long a leaving worker waits for cancelled work that does not stop.
 const STOP_GRACE: Duration = Duration::from_secs(5);
 
@@ -37,7 +40,8 @@ pub(super) struct Ended {
     pub(super) welcomed: bool,
 }
 
-/// Lives one call. When it returns, the call's work has stopped.
+/// Lives one call. When it returns, the call's work has stopped, or the worker is leaving and what
+/// follows does not claim that it has.
 pub(super) async fn run(
     shared: &Arc<Shared>,
     connection: u64,
@@ -153,6 +157,9 @@ impl Call<'_> {
                     let message = format!("the entry has {entry_bytes} bytes and may have {limit}");
                     self.answer_append(Err(Error::new(ErrorKind::PayloadTooLarge, message)));
                 }
+                Action::Oversize { bytes, limit } => {
+                    warn!(bytes, limit, "a reply is larger than the harness takes");
+                }
                 Action::Drained { reason } => {
                     info!(reason, "the harness drains this worker");
                     self.left = true;
@@ -171,8 +178,10 @@ impl Call<'_> {
             self.frames = None;
             self.incoming = Incoming::Over;
         }
-        if let Some(reason) = stopping {
-            self.stop(reason).await;
+        if let Some(reason) = stopping
+            && !self.stop(reason).await
+        {
+            over = over.map(Next::without_proof);
         }
         over
     }
@@ -199,19 +208,20 @@ impl Call<'_> {
         }
     }
 
-    /// Stops the work. A worker that is leaving does not wait for ever: the end of its process
-    /// is proof as well.
-    async fn stop(&mut self, reason: CancelReason) {
+    /// Stops the work and says whether it has stopped. A worker that is leaving does not wait for
+    /// ever: the end of its process is proof as well, and until then there is none.
+    async fn stop(&mut self, reason: CancelReason) -> bool {
         self.waiting = None;
         let Some(work) = self.work.take() else {
-            return;
+            return true;
         };
         let leaving = &self.shared.leaving;
         tokio::select! {
             biased;
-            () = work.stop(reason) => {}
+            () = work.stop(reason) => true,
             () = async { leaving.cancelled().await; tokio::time::sleep(STOP_GRACE).await; } => {
                 warn!("leaving although cancelled work has not stopped");
+                false
             }
         }
     }
@@ -267,7 +277,8 @@ impl Incoming {
         max_receive_bytes: u64,
         frames: mpsc::Receiver<v1::AttachRequest>,
     ) -> Self {
-        let bytes = usize::try_from(max_receive_bytes).unwrap_or(usize::MAX);
+        let bytes = max_receive_bytes.saturating_add(DECODE_SLACK);
+        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(bytes);
         Self::Opening(Box::pin(async move {
             client.attach(ReceiverStream::new(frames)).await

@@ -15,7 +15,7 @@ const NAME_CHARS_MAX: usize = 63;
 const LABELS_MAX: usize = 32;
 const SCHEMA_BYTES_MAX: usize = 64 << 10;
 /// The protocol's default of the largest frame, said in full.
-const RECEIVE_BYTES: u64 = 4 << 20;
+pub(super) const RECEIVE_BYTES: u64 = 4 << 20;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Profile {

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 use super::{Shared, call};
 use crate::error::Error;
 use crate::retry::Backoff;
-use crate::session::{Lease, Next};
+use crate::session::{Fault, Lease, Next};
 use crate::wire;
 
 /// A call that lasted this long makes the next wait a short one again.
@@ -70,17 +70,20 @@ impl Slot {
                 released,
                 least,
                 why,
-                away,
+                fault,
             } => {
                 if ended.welcomed && opened.elapsed() >= STEADY {
                     self.backoff.reset();
                 }
                 self.released = released.or(self.released.take());
-                if away {
-                    debug!(why, "a call was lost");
-                    shared.link.lost(number, &why).await;
-                } else {
-                    warn!(why, "the harness ended a call");
+                match fault {
+                    Fault::Connection => {
+                        debug!(why, "a call was lost with its connection");
+                        shared.link.lost(number, &why).await;
+                    }
+                    Fault::Harness => shared.link.away(number, &why),
+                    Fault::Call => warn!(why, "a call was lost; opening it again"),
+                    Fault::Refusal => warn!(why, "the harness ended a call"),
                 }
                 self.wait(least).await;
             }

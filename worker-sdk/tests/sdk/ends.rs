@@ -164,6 +164,24 @@ async fn a_stop_that_crossed_the_reply_is_released_too() {
 }
 
 #[tokio::test]
+async fn a_stop_that_crossed_an_unread_request_is_no_reason_to_wait() {
+    log::capture();
+    let mut fake = Fake::start().await;
+    let (agent, _drops) = endless();
+    let long = Duration::from_secs(600);
+    let _worker = start(builder(agent, &fake.address).reconnect_waits(long, long));
+    for (code, reason) in [
+        (Code::DeadlineExceeded, "DEADLINE_EXCEEDED"),
+        (Code::Cancelled, "CANCELLED"),
+        (Code::Aborted, "NOT_ACCEPTED"),
+    ] {
+        fake.welcomed().await.end(ours(code, reason)).await;
+    }
+    assert!(released(&fake.call().await).is_none());
+    assert!(!log::text().contains("WARN"), "{}", log::text());
+}
+
+#[tokio::test]
 async fn unavailable_with_retry_info_is_waited_out() {
     let mut fake = Fake::start().await;
     let (agent, _drops) = endless();
@@ -183,7 +201,7 @@ async fn unavailable_with_retry_info_is_waited_out() {
 }
 
 #[tokio::test]
-async fn a_harness_that_misses_three_heartbeats_is_left_for_a_new_connection() {
+async fn a_call_that_misses_three_heartbeats_is_given_up_on_its_own() {
     let mut fake = Fake::start().await;
     let (agent, mut drops) = endless();
     let _worker = start(builder(agent, &fake.address));
@@ -203,6 +221,7 @@ async fn a_harness_that_misses_three_heartbeats_is_left_for_a_new_connection() {
     within("drop", drops.recv()).await;
     let next = fake.call().await;
     assert!(released(&next).is_some());
+    assert!(next.peer.is_some() && next.peer == call.peer);
     // Dropping both halves resets the stream, so the harness sees the end of the old call.
     call.dropped().await;
 }
@@ -256,6 +275,43 @@ async fn a_drained_worker_ends_well() {
         .end(ours(Code::FailedPrecondition, "DRAINED"))
         .await;
     worker.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_reset_call_is_opened_again_on_the_connection_it_had() {
+    log::capture();
+    let mut fake = Fake::start().await;
+    let (agent, mut drops) = endless();
+    let _worker = start(builder(agent, &fake.address).slots(2));
+    let mut reset = fake.welcomed().await;
+    let mut other = fake.welcomed().await;
+    reset.request("run", "null").await;
+    let peer = reset.peer;
+    reset.reset().await;
+    within("drop", drops.recv()).await;
+    let next = fake.welcomed().await;
+    assert_eq!(released(&next), Some(("run", 1, &lease("run")[..])));
+    assert!(peer.is_some() && next.peer == peer && other.peer == peer);
+    other.request("other", "null").await;
+    let text = log::text();
+    assert!(text.contains("a call was lost"), "{text}");
+    assert!(!text.contains("away"), "{text}");
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_made_again() {
+    log::capture();
+    let mut fake = Fake::start().await;
+    let relay = Relay::before(&fake).await;
+    let (agent, _drops) = endless();
+    let _worker = start(builder(agent, &relay.address).slots(2));
+    let before = [fake.welcomed().await.peer, fake.welcomed().await.peer];
+    relay.cut();
+    let after = [fake.welcomed().await.peer, fake.welcomed().await.peer];
+    assert!(before[0] == before[1] && after[0] == after[1] && before[0] != after[0]);
+    let text = log::text();
+    assert_eq!(text.matches("the harness is away").count(), 1, "{text}");
+    assert!(!text.contains("a call was lost"), "{text}");
 }
 
 #[tokio::test]

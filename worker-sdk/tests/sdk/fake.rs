@@ -1,6 +1,8 @@
 //! A harness whose every frame is the test's own.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::pin::Pin;
 use std::time::Duration;
 
 use harness_proto::v1;
@@ -12,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
@@ -97,17 +100,22 @@ impl Fake {
     }
 }
 
+type Answer = Result<v1::AttachResponse, Status>;
+
 /// One Attach call, from the harness's side.
 pub(crate) struct Call {
     pub(crate) hello: v1::Hello,
+    /// The connection it is on; None over a Unix socket.
+    pub(crate) peer: Option<SocketAddr>,
     frames: Streaming<v1::AttachRequest>,
-    answers: mpsc::Sender<Result<v1::AttachResponse, Status>>,
+    /// None resets the stream.
+    answers: mpsc::Sender<Option<Answer>>,
 }
 
 impl Call {
     pub(crate) async fn send(&self, frame: Out) {
         let frame = v1::AttachResponse { frame: Some(frame) };
-        self.answers.send(Ok(frame)).await.unwrap();
+        self.answers.send(Some(Ok(frame))).await.unwrap();
     }
 
     pub(crate) async fn welcome(&mut self) {
@@ -219,7 +227,12 @@ impl Call {
     }
 
     pub(crate) async fn end(self, status: Status) {
-        self.answers.send(Err(status)).await.unwrap();
+        self.answers.send(Some(Err(status))).await.unwrap();
+    }
+
+    /// Resets the stream of this call and leaves its connection alone.
+    pub(crate) async fn reset(self) {
+        self.answers.send(None).await.unwrap();
     }
 }
 
@@ -247,12 +260,13 @@ struct Attaching {
 
 #[tonic::async_trait]
 impl WorkerService for Attaching {
-    type AttachStream = ReceiverStream<Result<v1::AttachResponse, Status>>;
+    type AttachStream = Pin<Box<dyn Stream<Item = Answer> + Send>>;
 
     async fn attach(
         &self,
         request: Request<Streaming<v1::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
+        let peer = request.remote_addr();
         let mut frames = request.into_inner();
         let Some(v1::AttachRequest {
             frame: Some(In::Hello(hello)),
@@ -264,12 +278,16 @@ impl WorkerService for Attaching {
         self.called
             .send(Call {
                 hello,
+                peer,
                 frames,
                 answers,
             })
             .await
             .unwrap();
-        Ok(Response::new(ReceiverStream::new(stream)))
+        // hyper resets the stream of a task that unwinds.
+        let answers = ReceiverStream::new(stream)
+            .map(|answer| answer.unwrap_or_else(|| std::panic::resume_unwind(Box::new("reset"))));
+        Ok(Response::new(Box::pin(answers)))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Leaving in good order, and where a worker connects.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use harness_proto::v1;
 use harness_proto::v1::attach_request::Frame as In;
@@ -10,7 +10,7 @@ use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::Code;
-use worker_sdk::{Agent, Context, ErrorKind, Worker, agent_fn};
+use worker_sdk::{Agent, Context, ErrorKind, Worker, agent_fn, blocking_fn};
 
 use crate::fake::{Fake, ours, released, within};
 use crate::subject::{Relay, builder, start};
@@ -83,6 +83,27 @@ async fn work_stopped_while_leaving_is_still_released() {
     assert!(released(&last).is_some());
     last.leaves().await;
     worker.ended().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_leaving_worker_never_says_released_of_work_that_still_runs() {
+    let mut fake = Fake::start().await;
+    let (go, went) = std::sync::mpsc::channel::<()>();
+    let went = Mutex::new(went);
+    // It ignores its cancellation.
+    let agent = blocking_fn(move |_, (): ()| {
+        let _ = went.lock().unwrap().recv();
+        Ok(())
+    });
+    let worker = start(builder(agent, &fake.address));
+    let mut call = fake.welcomed().await;
+    call.request("run", "null").await;
+    worker.leave();
+    assert!(matches!(call.frame().await, In::Leave(_)));
+    call.end(ours(Code::DeadlineExceeded, "DEADLINE")).await;
+    worker.ended().await.unwrap();
+    assert!(!fake.has_call(), "it came back while its work still ran");
+    go.send(()).unwrap();
 }
 
 #[tokio::test]

@@ -103,16 +103,11 @@ async fn what_an_agent_cannot_take_or_does_is_answered_with_a_typed_error() {
                 .retryable()
                 .details(&number)),
             2 => Err("x".parse::<u32>().unwrap_err().into()),
-            _ => Ok(Payload::new("text/plain", vec![b'x'; 2_000])),
+            _ => Ok(()),
         }
     });
     let _worker = start(builder(agent, &fake.address));
-    let mut call = fake.call().await;
-    let limits = v1::SlotLimits {
-        payload_bytes: 1_000,
-        ..Default::default()
-    };
-    call.welcome_with(Duration::from_secs(5), limits).await;
+    let mut call = fake.welcomed().await;
     for (json, code, error_type, message, retryable) in [
         (
             "\"text\"",
@@ -130,13 +125,6 @@ async fn what_an_agent_cannot_take_or_does_is_answered_with_a_typed_error() {
             "invalid digit",
             false,
         ),
-        (
-            "3",
-            v1::ErrorCode::AgentError,
-            "PAYLOAD_TOO_LARGE",
-            "2000 bytes and may have 1000",
-            false,
-        ),
     ] {
         call.request("run", json).await;
         let error = call.error().await;
@@ -145,6 +133,24 @@ async fn what_an_agent_cannot_take_or_does_is_answered_with_a_typed_error() {
         assert!(error.message.contains(message), "{}", error.message);
         assert_eq!(error.retryable, retryable);
     }
+}
+
+#[tokio::test]
+async fn a_reply_over_the_limit_is_the_harness_to_refuse() {
+    let mut fake = Fake::start().await;
+    let agent = agent_fn(|_, (): ()| async { Ok("x".repeat(2_000)) });
+    let _worker = start(builder(agent, &fake.address));
+    let mut call = fake.call().await;
+    let limits = v1::SlotLimits {
+        payload_bytes: 1_000,
+        ..Default::default()
+    };
+    call.welcome_with(Duration::from_secs(5), limits).await;
+    call.request("run", "null").await;
+    assert_eq!(call.value().await.len(), 2_002);
+    call.end(ours(Code::ResourceExhausted, "FRAME_TOO_LARGE"))
+        .await;
+    assert!(released(&fake.call().await).is_some());
 }
 
 #[tokio::test]
@@ -230,6 +236,37 @@ async fn output_progress_and_log_are_entries_and_too_large_a_piece_is_the_agents
         (v1::LogLevel::Warn, "careful")
     );
     assert!(call.value().await.contains("may have 1000"));
+}
+
+#[tokio::test]
+async fn a_worker_with_no_limit_of_its_own_or_a_tiny_one_is_welcomed() {
+    for (bytes, said) in [(0, 4 << 20), (1, 1)] {
+        let mut fake = Fake::start().await;
+        let agent = agent_fn(|_, (): ()| async { Ok(()) });
+        let _worker = start(builder(agent, &fake.address).max_receive_bytes(bytes));
+        let mut call = fake.welcomed().await;
+        assert_eq!(call.hello.max_receive_bytes, said);
+        call.request("run", "null").await;
+        assert_eq!(call.value().await, "null");
+    }
+}
+
+#[tokio::test]
+async fn a_hold_withholds_the_reply() {
+    let mut fake = Fake::start().await;
+    let (held, mut holds) = mpsc::channel(1);
+    let agent = agent_fn(move |ctx: Context, (): ()| {
+        let held = held.clone();
+        async move { Ok(held.send(ctx.hold()).await?) }
+    });
+    let _worker = start(builder(agent, &fake.address));
+    let mut call = fake.welcomed().await;
+    call.request("run", "null").await;
+    let hold = within("hold", holds.recv()).await.unwrap();
+    let early = tokio::time::timeout(Duration::from_millis(50), call.frame()).await;
+    assert!(early.is_err(), "it replied while the slot was held");
+    drop(hold);
+    assert_eq!(call.value().await, "null");
 }
 
 #[tokio::test]
