@@ -258,7 +258,8 @@ async fn the_calls_own_deadline_shortens_the_run_and_the_typed_answer_comes_firs
     let mut slot = RawSlot::attach(harness.connect().await, hello("slow")).await;
     let mut client = runs(&harness.connect().await);
     let mut request = Request::new(ask("slow", "1", Duration::from_secs(30)));
-    request.set_timeout(Duration::from_millis(400));
+    // Long enough for a margin (2 %) that a busy machine keeps.
+    request.set_timeout(Duration::from_secs(3));
     let asked = tokio::spawn(async move { client.ask(request).await });
     let delivered = slot.request().await;
     let left: Duration = delivered
@@ -266,7 +267,7 @@ async fn the_calls_own_deadline_shortens_the_run_and_the_typed_answer_comes_firs
         .expect("time left")
         .try_into()
         .expect("a positive duration");
-    assert!(left <= Duration::from_millis(390), "{left:?}");
+    assert!(left <= Duration::from_millis(2_940), "{left:?}");
     let status = within(SOON, asked)
         .await
         .expect("no panic")
@@ -284,7 +285,7 @@ async fn a_raw_grpc_timeout_is_answered_typed_and_never_by_the_library() {
     let mut request = Request::new(ask("slow", "1", Duration::from_secs(30)));
     request
         .metadata_mut()
-        .insert("grpc-timeout", "300m".parse().expect("ascii"));
+        .insert("grpc-timeout", "3S".parse().expect("ascii"));
     let asked = tokio::spawn(async move { client.ask(request).await });
     let _ = slot.request().await;
     let status = within(SOON, asked)
