@@ -323,20 +323,22 @@ impl Schema {
         if !payload.is_json() {
             return Some(Ok(()));
         }
-        let work = self.cost.of_check(&payload.data)?;
-        if work > INLINE_WORK || self.is_condemned() {
+        let text = &*payload.data;
+        if !self.cost.is_within(INLINE_WORK, text) || self.is_condemned() {
             return None;
         }
-        let value: Value = match serde_json::from_slice(&payload.data) {
+        let value: Value = match serde_json::from_slice(text) {
             Ok(value) => value,
             Err(error) => return Some(Err(wording::not_json(subject, &error))),
         };
         if self.validator.is_valid(&value) {
             return Some(Ok(()));
         }
-        (work <= INLINE_LISTING_WORK).then(|| {
+        let listed = self.cost.is_within(INLINE_LISTING_WORK, text);
+        listed.then(|| {
+            let schema = &self.value;
             Err(wording::mismatches(
-                &self.value,
+                schema,
                 &self.validator,
                 subject,
                 &value,
@@ -410,18 +412,22 @@ impl Cost {
         Ok(())
     }
 
-    /// What a check of a JSON text takes at most; none when nothing is known of it.
-    fn of_check(&self, text: &[u8]) -> Option<u64> {
+    /// Whether a check of a JSON text takes so much at most, by calculation.
+    fn is_within(&self, limit: u64, text: &[u8]) -> bool {
         if self.recursive || self.depth > INLINE_DEPTH || text.len() > INLINE_BYTES {
-            return None;
+            return false;
         }
-        // A value is the first of the text, or of its container, or follows a comma.
-        let starts = text
-            .iter()
-            .filter(|byte| matches!(byte, b',' | b'[' | b'{'));
-        let values = 1 + starts.count() as u64;
-        let by_byte = self.byte_work.saturating_mul(text.len() as u64);
-        Some(self.work.saturating_mul(values).saturating_add(by_byte))
+        let bytes = text.len() as u64;
+        let by_byte = self.byte_work.saturating_mul(bytes);
+        let of = |values| self.work.saturating_mul(values).saturating_add(by_byte);
+        // No text has more values than bytes; mostly that is enough to know.
+        of(bytes) <= limit || {
+            // A value is the first of the text, or of its container, or follows a comma.
+            let starts = text
+                .iter()
+                .filter(|byte| matches!(byte, b',' | b'[' | b'{'));
+            of(1 + starts.count() as u64) <= limit
+        }
     }
 }
 

@@ -389,7 +389,7 @@ mod tests {
         let stuck = (0..STUCK_MAX).map(|_| {
             let held = held.clone();
             judges.apart(Duration::ZERO, move || {
-                drop(held.lock().expect("not poisoned").recv());
+                let _ = held.lock().expect("not poisoned").recv();
             })
         });
         for gave_up in futures_util::future::join_all(stuck).await {
@@ -407,8 +407,8 @@ mod tests {
         })
         .await
         .expect("the threads have returned");
-        let broken = judges.apart(GRACE, || panic!("as a test wants")).await;
-        let broken: Result<(), NoResult> = broken;
+        let breaks = || -> () { panic!("as a test wants") };
+        let broken = judges.apart(GRACE, breaks).await;
         assert!(matches!(broken, Err(NoResult::Broken)), "{broken:?}");
     }
 }
