@@ -190,6 +190,7 @@ impl Core {
             } => {
                 self.judged(now, run, schema, refusal, actions);
             }
+            Event::Condemned { text, why } => self.condemned(now, &text, &why, actions),
             Event::Cancelled { run, why } => self.cancelled(now, run, why, actions),
             Event::ServerLeaving => self.server_leaving(now, actions),
             Event::ServerLeft => self.server_left(now, actions),

@@ -4,6 +4,7 @@
 //! over an await, and no action is performed under Core's lock.
 
 mod asking;
+mod judging;
 mod notes;
 mod outbox;
 mod slot_handle;
@@ -13,7 +14,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use bytes::Bytes;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -21,14 +21,16 @@ use uuid::Uuid;
 
 use crate::config::Limits;
 use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, WorkerView};
-use crate::envelope::{Answer, Code, Failure};
+use crate::envelope::Answer;
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::retry::Policy;
-use crate::schema::{Schema, SchemaError, Schemas, Subject};
+use crate::schema::Schemas;
 
 use asking::Caller;
+use judging::Judges;
 
 pub use asking::{Asked, ManyAnswer, Tagged, Watch};
+pub use judging::Checked;
 pub use outbox::{Outbox, Outgoing, Undelivered};
 pub use slot_handle::{OfferSchemas, SlotHandle};
 
@@ -42,6 +44,7 @@ struct Shared {
     started_at: SystemTime,
     limits: Limits,
     schemas: Schemas,
+    judges: Judges,
     next_slot: AtomicU64,
     state: Mutex<State>,
     timer_moved: Notify,
@@ -84,6 +87,7 @@ impl Engine {
             started_at: SystemTime::now(),
             limits,
             schemas,
+            judges: Judges::new(),
             next_slot: AtomicU64::new(1),
             state: Mutex::new(State {
                 core,
@@ -160,6 +164,13 @@ impl Engine {
         self.apply_with(Event::Opened { slot, offer }, |state| {
             state.outboxes.insert(slot, kept);
         });
+        // Condemned between its interning and now, it was not among those that were ended.
+        let condemned = self
+            .0
+            .condemned([schemas.request.as_ref(), schemas.reply.as_ref()]);
+        if let Some(schema) = condemned {
+            self.condemn(schema);
+        }
         SlotHandle {
             engine: self.clone(),
             slot,
@@ -167,22 +178,6 @@ impl Engine {
             schemas,
             closed: false,
         }
-    }
-
-    /// The compiled form of a schema; none for an empty text. Compiles off the runtime's threads.
-    ///
-    /// # Errors
-    /// What is wrong with the schema.
-    pub async fn intern(&self, text: &Bytes) -> Result<Option<Arc<Schema>>, SchemaError> {
-        if text.is_empty() {
-            return Ok(None);
-        }
-        if let Some(known) = self.0.schemas.known(text) {
-            return Ok(Some(known));
-        }
-        let (shared, text) = (self.0.clone(), text.clone());
-        let compiled = tokio::task::spawn_blocking(move || shared.schemas.intern(&text)).await;
-        compiled.unwrap_or_else(|_| Err(SchemaError::Invalid("it cannot be compiled".to_owned())))
     }
 
     /// A worker says that cancelled work has stopped.
@@ -241,6 +236,7 @@ impl Engine {
             warn!(grace = ?self.0.limits.shutdown_grace, "ending the requests that did not finish");
             self.apply(Event::ServerLeft);
         }
+        self.0.judges.finished().await;
     }
 
     async fn until_idle(&self) {
@@ -264,31 +260,9 @@ impl Engine {
         let mut judgements = Vec::new();
         self.perform(self.decide(event, prepare), &mut judgements);
         while let Some(judgement) = judgements.pop() {
-            let Action::Judge {
-                run,
-                schema,
-                request,
-            } = judgement
-            else {
-                continue;
-            };
-            let refusal = match self.0.schemas.get(schema) {
-                Some(schema) => schema
-                    .check(Subject::Request, &request.payload)
-                    .err()
-                    .map(|refusal| *refusal),
-                // The last slot of that schema is gone, and its verdict with it.
-                None => Some(Failure::new(
-                    Code::InvalidRequest,
-                    "the agent's schema is gone",
-                )),
-            };
-            let event = Event::Judged {
-                run,
-                schema,
-                refusal,
-            };
-            self.perform(self.decide(event, |_| {}), &mut judgements);
+            if let Some(event) = self.judge(judgement) {
+                self.perform(self.decide(event, |_| {}), &mut judgements);
+            }
         }
     }
 

@@ -1,35 +1,91 @@
 //! Compiled JSON Schemas: the requests an agent takes, the replies it may give.
 //!
-//! Owns compiling, interning by content and the wording of a mismatch. A worker's schema is
-//! hostile input: its size is limited, `$ref` stays within the document and its patterns run on a
-//! linear engine. Which schema applies to what is `dispatch`'s and `session`'s decision.
+//! Owns compiling, interning by content and what a check may cost. A worker's schema is hostile
+//! input: its size is limited, as it stands and with every `$ref` written out; `$ref` stays within
+//! the document; its patterns run on a linear engine. A check that is cheap by calculation may be
+//! made where it is needed; any other is made apart, on a thread that can wait, and is cut off.
+//! Which schema applies to what is `dispatch`'s and `session`'s decision, which thread checks is
+//! `engine`'s.
 
-use std::collections::HashMap;
+mod cost;
+mod meter;
+mod wording;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use jsonschema::{PatternOptions, ValidationError, Validator};
-use serde_json::{Value, json};
+use jsonschema::{PatternOptions, Validator};
+use serde_json::Value;
+use tokio::sync::Semaphore;
 
 use crate::envelope::{Code, Failure, Payload};
 use crate::ids::SchemaId;
 
-/// How many mismatches an error lists at most.
-const MISMATCHES_LISTED: usize = 8;
+use cost::Cost;
+use meter::Allowance;
+use wording::shown;
 
-/// How many bytes of a value an error shows at most.
-const SHOWN_BYTES: usize = 200;
+/// How long a check may take; a schema that needs longer is condemned. Waiting for a thread does
+/// not count.
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The stack that compiling and checks made apart need, in bytes.
+pub const STACK_BYTES: usize = 16 * 1024 * 1024;
+
+/// The stack a check may use before it is cut off. What is left is for the schemas that stand
+/// within schemas between two looks of the meter; JSON has at most 128 levels.
+const CHECK_STACK_BYTES: usize = STACK_BYTES / 2;
+
+/// JSON values a schema may have when every `$ref` is written out.
+const NODES_MAX: u64 = 100_000;
+
+/// JSON values that compiling may go through for `unevaluatedProperties` and `unevaluatedItems`;
+/// each of them goes through all that is within it.
+const COMPILE_NODES_MAX: u64 = 20_000;
 
 /// The memory one pattern of a schema may take when compiled, in bytes.
 const PATTERN_BYTES: usize = 1024 * 1024;
 
+/// The memory the patterns of a schema may take together, in bytes.
+const PATTERNS_BYTES: usize = 32 * 1024 * 1024;
+
+/// Keywords held against values, by calculation, up to which a check is made where it is needed:
+/// about half a millisecond of a release build.
+const INLINE_WORK: u64 = 400_000;
+
+/// The same for listing the mismatches, each of which costs a microsecond.
+const INLINE_LISTING_WORK: u64 = 10_000;
+
+/// Payload bytes up to which a check is made where it is needed, for the parsing.
+const INLINE_BYTES: usize = 64 * 1024;
+
+/// Schemas within schemas up to which a check is made where it is needed, for its stack's sake.
+const INLINE_DEPTH: u64 = 100;
+
+/// Steps that listing the mismatches may take, which bounds the memory they take.
+const LISTING_STEPS: u64 = 250_000;
+
+/// Condemned schemas remembered at most, the latest ones.
+const CONDEMNED_MAX: usize = 256;
+
 /// A compiled schema.
 pub struct Schema {
     id: SchemaId,
+    text: Bytes,
     value: Value,
     validator: Validator,
+    /// The same with a meter in it, once a check was made apart.
+    metered: OnceLock<Option<Validator>>,
+    cost: Cost,
+    condemned: AtomicBool,
+    turn: Arc<Semaphore>,
 }
 
 /// Every schema in use, interned by content.
@@ -43,6 +99,7 @@ pub struct Schemas {
 struct Interned {
     by_text: HashMap<Bytes, Weak<Schema>>,
     by_id: HashMap<SchemaId, Weak<Schema>>,
+    condemned: VecDeque<Bytes>,
 }
 
 /// Why a schema is refused; says what to do about it.
@@ -67,6 +124,39 @@ pub enum SchemaError {
     /// Not a JSON Schema.
     #[error("not a JSON Schema 2020-12: {0}")]
     Invalid(String),
+    /// Too much work.
+    #[error(
+        "the schema has {nodes} JSON values when every $ref is written out, the limit is {limit}: \
+         refer to each definition from fewer places"
+    )]
+    TooCostly {
+        /// Its size, written out.
+        nodes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Too much work for its unevaluated keywords.
+    #[error(
+        "the schemas with unevaluatedProperties or unevaluatedItems have {nodes} JSON values \
+         within them when every $ref is written out, the limit is {limit}: use \
+         additionalProperties and items, or the unevaluated ones in fewer places"
+    )]
+    TooCostlyUnevaluated {
+        /// Their size, written out.
+        nodes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A check against it has taken too long before.
+    #[error(
+        "a check against this schema took longer than {CHECK_TIMEOUT:?}, so this harness does \
+         not take it again: give each value fewer keywords (anyOf, oneOf, allOf), or send less in one \
+         payload"
+    )]
+    Condemned,
+    /// The harness cannot compile schemas.
+    #[error("the schema cannot be compiled now: {0}")]
+    Unable(&'static str),
 }
 
 /// What is held against a schema, for the wording of a mismatch.
@@ -76,6 +166,15 @@ pub enum Subject {
     Request,
     /// A reply: the agent's mistake.
     Reply,
+}
+
+/// What a check made apart finds.
+#[derive(Debug)]
+pub enum Flaw {
+    /// The payload does not match.
+    Mismatch(Box<Failure>),
+    /// The check took too long: the schema is to be condemned.
+    TooSlow,
 }
 
 impl Schemas {
@@ -90,7 +189,7 @@ impl Schemas {
     }
 
     /// The compiled form of a schema; none for an empty text. Compiles only what is not known.
-    /// Compiling can take milliseconds of CPU.
+    /// Compiling can take a second of CPU and, for hostile schemas, a stack of `STACK_BYTES`.
     ///
     /// # Errors
     /// What is wrong with the schema.
@@ -104,44 +203,48 @@ impl Schemas {
                 limit: self.bytes_max,
             });
         }
-        if let Some(known) = self.known(text) {
+        if let Some(known) = self.known(text)? {
             return Ok(Some(known));
         }
         let value: Value = serde_json::from_slice(text)?;
         if let Some(foreign) = foreign_ref(&value) {
             return Err(SchemaError::ForeignRef(foreign));
         }
-        let validator = jsonschema::draft202012::options()
-            .offline()
-            .with_pattern_options(PatternOptions::regex().size_limit(PATTERN_BYTES))
-            .build(&value)
-            .map_err(|error| SchemaError::Invalid(shown(&error.to_string())))?;
+        let cost = cost::of(&value);
+        cost.check()?;
+        let validator = compile(&value, &cost).map_err(SchemaError::Invalid)?;
         let id = SchemaId(self.next.fetch_add(1, Ordering::Relaxed));
+        let text = Bytes::copy_from_slice(text);
         let schema = Arc::new(Schema {
             id,
+            text: text.clone(),
             value,
             validator,
+            metered: OnceLock::new(),
+            cost,
+            condemned: AtomicBool::new(false),
+            turn: Arc::new(Semaphore::new(1)),
         });
 
         let mut interned = self.lock();
-        if let Some(known) = interned.by_text.get(text).and_then(Weak::upgrade) {
+        if let Some(known) = interned.known(&text)? {
             return Ok(Some(known));
         }
         interned
             .by_text
             .retain(|_, schema| schema.strong_count() > 0);
         interned.by_id.retain(|_, schema| schema.strong_count() > 0);
-        interned
-            .by_text
-            .insert(Bytes::copy_from_slice(text), Arc::downgrade(&schema));
+        interned.by_text.insert(text, Arc::downgrade(&schema));
         interned.by_id.insert(id, Arc::downgrade(&schema));
         Ok(Some(schema))
     }
 
     /// A schema in use, by its text.
-    #[must_use]
-    pub fn known(&self, text: &Bytes) -> Option<Arc<Schema>> {
-        self.lock().by_text.get(text).and_then(Weak::upgrade)
+    ///
+    /// # Errors
+    /// It is condemned.
+    pub fn known(&self, text: &Bytes) -> Result<Option<Arc<Schema>>, SchemaError> {
+        self.lock().known(text)
     }
 
     /// A schema in use, by its number.
@@ -150,8 +253,37 @@ impl Schemas {
         self.lock().by_id.get(&id).and_then(Weak::upgrade)
     }
 
+    /// Refuses a schema from now on.
+    pub fn condemn(&self, schema: &Schema) {
+        if schema.condemned.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        self.refuse(&schema.text);
+    }
+
+    /// Refuses a text from now on.
+    pub fn refuse(&self, text: &Bytes) {
+        let mut interned = self.lock();
+        if interned.condemned.contains(text) {
+            return;
+        }
+        if interned.condemned.len() >= CONDEMNED_MAX {
+            interned.condemned.pop_front();
+        }
+        interned.condemned.push_back(Bytes::copy_from_slice(text));
+    }
+
     fn lock(&self) -> std::sync::MutexGuard<'_, Interned> {
         self.interned.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Interned {
+    fn known(&self, text: &Bytes) -> Result<Option<Arc<Schema>>, SchemaError> {
+        if self.condemned.contains(text) {
+            return Err(SchemaError::Condemned);
+        }
+        Ok(self.by_text.get(text).and_then(Weak::upgrade))
     }
 }
 
@@ -162,58 +294,140 @@ impl Schema {
         self.id
     }
 
-    /// Holds a payload against it. Payloads that are not JSON pass.
+    /// Its text.
+    #[must_use]
+    pub fn text(&self) -> &Bytes {
+        &self.text
+    }
+
+    /// Whether a check against it has taken too long.
+    #[must_use]
+    pub fn is_condemned(&self) -> bool {
+        self.condemned.load(Ordering::Relaxed)
+    }
+
+    /// Whose turn it is to be checked apart; one at a time.
+    #[must_use]
+    pub fn turn(&self) -> &Arc<Semaphore> {
+        &self.turn
+    }
+
+    /// Holds a payload against it if that takes about a millisecond at most by calculation; none
+    /// when the check must be made apart. Payloads that are not JSON pass.
+    #[must_use]
+    pub fn check_here(
+        &self,
+        subject: Subject,
+        payload: &Payload,
+    ) -> Option<Result<(), Box<Failure>>> {
+        if !payload.is_json() {
+            return Some(Ok(()));
+        }
+        let text = &*payload.data;
+        if !self.cost.is_within(INLINE_WORK, text) || self.is_condemned() {
+            return None;
+        }
+        let value: Value = match serde_json::from_slice(text) {
+            Ok(value) => value,
+            Err(error) => return Some(Err(wording::not_json(subject, &error))),
+        };
+        if self.validator.is_valid(&value) {
+            return Some(Ok(()));
+        }
+        let listed = self.cost.is_within(INLINE_LISTING_WORK, text);
+        listed.then(|| {
+            let schema = &self.value;
+            Err(wording::mismatches(
+                schema,
+                &self.validator,
+                subject,
+                &value,
+            ))
+        })
+    }
+
+    /// Holds a payload against it within `CHECK_TIMEOUT`, or a little more where the validator
+    /// cannot be cut off. To be called on a thread of its own with a stack of `STACK_BYTES`.
+    /// Payloads that are not JSON pass.
     ///
     /// # Errors
     /// INVALID_REQUEST or INVALID_REPLY with, for each mismatch, the JSON pointer, the keyword,
-    /// what was expected and what was got.
-    pub fn check(&self, subject: Subject, payload: &Payload) -> Result<(), Box<Failure>> {
+    /// what was expected and what was got; or that it took too long.
+    pub fn check_apart(&self, subject: Subject, payload: &Payload) -> Result<(), Flaw> {
+        let mismatch = |failure| Err(Flaw::Mismatch(failure));
+        let until = Instant::now() + CHECK_TIMEOUT;
         if !payload.is_json() {
             return Ok(());
         }
         let value: Value = match serde_json::from_slice(&payload.data) {
             Ok(value) => value,
-            Err(error) => {
-                let message = format!("the {subject} is not JSON: {error}");
-                return Err(Box::new(Failure::new(subject.code(), message)));
-            }
+            Err(error) => return mismatch(wording::not_json(subject, &error)),
         };
-        if self.validator.is_valid(&value) {
-            return Ok(());
+        let metered = self.metered.get_or_init(|| self.compile_metered());
+        let validator = metered.as_ref().unwrap_or(&self.validator);
+        let allowance = |steps| Allowance {
+            until,
+            steps,
+            stack: CHECK_STACK_BYTES,
+        };
+        match meter::within(allowance(u64::MAX), || validator.is_valid(&value)) {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(meter::Spent) => return Err(Flaw::TooSlow),
         }
-        let mismatches: Vec<Value> = self
-            .validator
-            .iter_errors(&value)
-            .take(MISMATCHES_LISTED)
-            .map(|error| self.mismatch(&error))
-            .collect();
-        let first = mismatches.first().cloned().unwrap_or_default();
-        let pointer = first["pointer"].as_str().unwrap_or_default();
-        let message = format!(
-            "the {subject} does not match the agent's schema: at {}: {} expects {}, got {}",
-            if pointer.is_empty() {
-                "the top"
-            } else {
-                pointer
-            },
-            first["keyword"].as_str().unwrap_or_default(),
-            first["expected"],
-            first["got"],
-        );
-        let details = Payload::json(&json!({ "mismatches": mismatches }));
-        Err(Box::new(
-            Failure::new(subject.code(), message).with_details(details),
-        ))
+        // Its errors take memory that nothing but the meter bounds.
+        if metered.is_none() {
+            return mismatch(wording::too_many(subject));
+        }
+        let listed = meter::within(allowance(LISTING_STEPS), || {
+            wording::mismatches(&self.value, validator, subject, &value)
+        });
+        mismatch(listed.unwrap_or_else(|meter::Spent| wording::too_many(subject)))
     }
 
-    fn mismatch(&self, error: &ValidationError<'_>) -> Value {
-        let expected = self.value.pointer(error.schema_path().as_str());
-        json!({
-            "pointer": error.instance_path().as_str(),
-            "keyword": error.kind().keyword(),
-            "expected": bounded(expected.unwrap_or(&Value::Null)),
-            "got": bounded(error.instance()),
-        })
+    /// None where unwinding ends the process: nothing can be cut off there.
+    fn compile_metered(&self) -> Option<Validator> {
+        if cfg!(panic = "abort") {
+            return None;
+        }
+        compile(&meter::metered(&self.value), &self.cost).ok()
+    }
+}
+
+impl Cost {
+    fn check(&self) -> Result<(), SchemaError> {
+        // Written out, a recursive schema has no end; its checks are cut off instead.
+        if !self.recursive && self.nodes > NODES_MAX {
+            return Err(SchemaError::TooCostly {
+                nodes: self.nodes,
+                limit: NODES_MAX,
+            });
+        }
+        if self.compile > COMPILE_NODES_MAX {
+            return Err(SchemaError::TooCostlyUnevaluated {
+                nodes: self.compile,
+                limit: COMPILE_NODES_MAX,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether a check of a JSON text takes so much at most, by calculation.
+    fn is_within(&self, limit: u64, text: &[u8]) -> bool {
+        if self.recursive || self.depth > INLINE_DEPTH || text.len() > INLINE_BYTES {
+            return false;
+        }
+        let bytes = text.len() as u64;
+        let by_byte = self.byte_work.saturating_mul(bytes);
+        let of = |values| self.work.saturating_mul(values).saturating_add(by_byte);
+        // No text has more values than bytes; mostly that is enough to know.
+        of(bytes) <= limit || {
+            // A value is the first of the text, or of its container, or follows a comma.
+            let starts = text
+                .iter()
+                .filter(|byte| matches!(byte, b',' | b'[' | b'{'));
+            of(1 + starts.count() as u64) <= limit
+        }
     }
 }
 
@@ -224,7 +438,9 @@ impl fmt::Debug for Schema {
 }
 
 impl Subject {
-    fn code(self) -> Code {
+    /// The code of a payload that does not match.
+    #[must_use]
+    pub fn code(self) -> Code {
         match self {
             Self::Request => Code::InvalidRequest,
             Self::Reply => Code::InvalidReply,
@@ -239,6 +455,16 @@ impl fmt::Display for Subject {
             Self::Reply => "reply",
         })
     }
+}
+
+fn compile(schema: &Value, cost: &Cost) -> Result<Validator, String> {
+    let pattern_bytes = PATTERN_BYTES.min(PATTERNS_BYTES / cost.patterns.max(1));
+    jsonschema::draft202012::options()
+        .offline()
+        .with_pattern_options(PatternOptions::regex().size_limit(pattern_bytes))
+        .with_keyword(meter::KEYWORD, meter::keyword)
+        .build(schema)
+        .map_err(|error| shown(&error.to_string()))
 }
 
 /// A `$ref` or `$dynamicRef` that does not stay in the document, if there is one.
@@ -257,132 +483,5 @@ fn foreign_ref(schema: &Value) -> Option<String> {
         }
         Value::Array(items) => items.iter().find_map(foreign_ref),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => None,
-    }
-}
-
-/// A value as it is when it is short, else its beginning as text.
-fn bounded(value: &Value) -> Value {
-    let text = value.to_string();
-    if text.len() <= SHOWN_BYTES {
-        value.clone()
-    } else {
-        Value::String(shown(&text))
-    }
-}
-
-fn shown(text: &str) -> String {
-    let mut end = text.len().min(SHOWN_BYTES);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    let more = if end < text.len() { "..." } else { "" };
-    format!("{}{more}", &text[..end])
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn compiled(schema: Value) -> Result<Option<Arc<Schema>>, SchemaError> {
-        Schemas::new(64 * 1024).intern(&schema.to_string().into())
-    }
-
-    fn refused(schema: Value, instance: &str) -> Box<Failure> {
-        let schema = compiled(schema)
-            .expect("a valid schema")
-            .expect("not empty");
-        let payload = Payload {
-            content_type: String::new(),
-            data: instance.to_owned().into(),
-        };
-        schema
-            .check(Subject::Request, &payload)
-            .expect_err("a mismatch")
-    }
-
-    #[test]
-    fn a_mismatch_says_where_which_keyword_what_was_expected_and_what_came() {
-        let schema = json!({"properties": {"n": {"type": "integer"}}});
-        let failure = refused(schema, r#"{"n": "x"}"#);
-        assert_eq!(failure.code, Code::InvalidRequest);
-        for part in ["/n", "type", "\"integer\"", "\"x\""] {
-            assert!(
-                failure.message.contains(part),
-                "{part} in {}",
-                failure.message
-            );
-        }
-        let details: Value =
-            serde_json::from_slice(&failure.details.expect("details").data).expect("JSON");
-        assert_eq!(
-            details["mismatches"][0],
-            json!({"pointer": "/n", "keyword": "type", "expected": "integer", "got": "x"})
-        );
-    }
-
-    #[test]
-    fn what_is_not_json_says_so() {
-        assert!(
-            refused(json!({"type": "string"}), "{")
-                .message
-                .contains("not JSON")
-        );
-    }
-
-    #[test]
-    fn a_long_value_is_shown_short() {
-        let failure = refused(
-            json!({"type": "integer"}),
-            &format!("\"{}\"", "x".repeat(9000)),
-        );
-        assert!(failure.message.len() < 600, "{}", failure.message);
-    }
-
-    #[test]
-    fn payloads_of_another_type_pass() {
-        let schema = compiled(json!({"type": "integer"}))
-            .expect("valid")
-            .expect("not empty");
-        let payload = Payload {
-            content_type: "text/plain".into(),
-            data: "x".into(),
-        };
-        assert!(schema.check(Subject::Reply, &payload).is_ok());
-    }
-
-    #[test]
-    fn hostile_schemas_are_refused() {
-        let foreign = json!({"$ref": "http://127.0.0.1:1/s"});
-        assert!(matches!(compiled(foreign), Err(SchemaError::ForeignRef(_))));
-        let file = json!({"properties": {"a": {"$ref": "file:///etc/passwd"}}});
-        assert!(matches!(compiled(file), Err(SchemaError::ForeignRef(_))));
-        let bomb = json!({"pattern": "((a{1000}){1000}){1000}"});
-        assert!(matches!(compiled(bomb), Err(SchemaError::Invalid(_))));
-        let backtracking = json!({"pattern": "(a+)+\\1"});
-        assert!(matches!(
-            compiled(backtracking),
-            Err(SchemaError::Invalid(_))
-        ));
-        assert!(matches!(
-            compiled(json!({"type": 5})),
-            Err(SchemaError::Invalid(_))
-        ));
-        let large = json!({"description": "x".repeat(70_000)});
-        assert!(matches!(compiled(large), Err(SchemaError::TooLarge { .. })));
-        let broken = Schemas::new(1024).intern(&Bytes::from_static(b"{"));
-        assert!(matches!(broken, Err(SchemaError::NotJson(_))));
-    }
-
-    #[test]
-    fn the_same_text_is_compiled_once_and_forgotten_when_unused() {
-        let schemas = Schemas::new(1024);
-        let text = Bytes::from_static(b"{\"type\":\"string\"}");
-        let first = schemas.intern(&text).expect("valid").expect("not empty");
-        let second = schemas.intern(&text).expect("valid").expect("not empty");
-        assert!(Arc::ptr_eq(&first, &second));
-        let id = first.id();
-        assert!(schemas.get(id).is_some());
-        drop((first, second));
-        assert!(schemas.get(id).is_none());
     }
 }

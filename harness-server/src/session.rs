@@ -5,6 +5,7 @@
 //! is in the call's `Outbox`, which `api` writes.
 
 mod hello;
+mod pump;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +15,12 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_stream::{Stream, StreamExt};
 use tracing::{debug, info};
 
-use crate::dispatch::{Frame, Reply};
 use crate::engine::{Engine, OfferSchemas, Outbox, SlotHandle};
 use crate::envelope::{Failure, Payload};
 use crate::ids::Delivery;
-use crate::schema::Subject;
 use crate::slot::{End, EntryKind, Level, Refusal};
 
 pub use hello::{Hello, PROTOCOL_VERSION, Previous};
-
-/// How long after a half-close the reset of a dropped call may come.
-const DROP_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// A frame from the worker, decoded.
 #[derive(Debug)]
@@ -110,7 +106,7 @@ impl Session {
         match self.open(*hello).await {
             Ok(slot) => {
                 let interval = self.engine.limits().heartbeat_interval;
-                pump(slot, inbound, heartbeats(level, interval)).await;
+                pump::pump(slot, inbound, heartbeats(level, interval)).await;
             }
             Err(refusal) => self.refuse(refusal),
         }
@@ -169,46 +165,6 @@ impl Session {
     }
 }
 
-async fn pump<S>(slot: SlotHandle, mut inbound: S, mut heartbeats: Option<Interval>)
-where
-    S: Stream<Item = Result<Incoming, String>> + Unpin,
-{
-    let mut half_closed = false;
-    loop {
-        let heartbeat = async {
-            match &mut heartbeats {
-                Some(interval) => interval.tick().await,
-                None => std::future::pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            () = slot.outbox().ended() => return,
-            frame = inbound.next(), if !half_closed => match frame {
-                Some(Ok(incoming)) => slot.frame(judged(&slot, incoming)),
-                Some(Err(why)) => return slot.lost(why),
-                None => {
-                    half_closed = true;
-                    slot.frame(Frame::Leave);
-                    if slot.is_busy() && is_dropped(&slot).await {
-                        return slot.lost("it dropped its call".to_owned());
-                    }
-                    slot.frame(Frame::HalfClosed);
-                }
-            },
-            _ = heartbeat => slot.outbox().heartbeat(),
-        }
-    }
-}
-
-/// Whether a half-close was the first half of a dropped call: some clients send both, and a
-/// request they had is lost, not untaken.
-async fn is_dropped(slot: &SlotHandle) -> bool {
-    tokio::time::timeout(DROP_TIMEOUT, slot.outbox().abandoned())
-        .await
-        .is_ok()
-}
-
 fn heartbeats(level: Level, interval: Duration) -> Option<Interval> {
     match level {
         Level::Minimal => None,
@@ -218,55 +174,5 @@ fn heartbeats(level: Level, interval: Duration) -> Option<Interval> {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             Some(ticks)
         }
-    }
-}
-
-/// The frame as Core takes it: a reply is held against the slot's schema first, outside its lock.
-fn judged(slot: &SlotHandle, incoming: Incoming) -> Frame {
-    match incoming {
-        Incoming::Hello(_) => Frame::HelloAgain,
-        Incoming::Heartbeat(named) => Frame::Heartbeat(named),
-        Incoming::Append {
-            delivery,
-            seq,
-            kind,
-            entry,
-        } => {
-            let acknowledged = slot.outbox().acknowledged();
-            Frame::Append {
-                delivery,
-                seq,
-                kind,
-                entry,
-                acknowledged,
-            }
-        }
-        Incoming::Reply {
-            delivery,
-            seq,
-            answer,
-        } => {
-            let reply = match answer {
-                Answered::Value(value) => {
-                    let checked = slot
-                        .reply_schema()
-                        .map(|schema| schema.check(Subject::Reply, &value));
-                    match checked {
-                        Some(Err(mismatch)) => Reply::Invalid(*mismatch),
-                        Some(Ok(())) | None => Reply::Value(value),
-                    }
-                }
-                Answered::Error(failure) => Reply::Error(failure),
-                Answered::Declined => Reply::Declined,
-            };
-            Frame::Reply {
-                delivery,
-                seq,
-                reply,
-            }
-        }
-        Incoming::Leave => Frame::Leave,
-        Incoming::Unknown => Frame::Unknown,
-        Incoming::TooLarge { bytes, limit } => Frame::TooLarge { bytes, limit },
     }
 }

@@ -6,10 +6,11 @@ use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, SlotId};
 use crate::journal::Content;
 use crate::run::Cause;
-use crate::slot::End;
+use crate::slot::{End, Refusal};
 
 use super::asks::shutting_down;
 use super::slots::SlotEntry;
+use super::workers::Offer;
 use super::{Action, Core, Timer};
 
 impl Core {
@@ -68,6 +69,38 @@ impl Core {
         self.place_avoiding(now, &entry.offer.agent, actions);
     }
 
+    /// A schema is not taken any more: every slot that has it ends, for good.
+    pub(super) fn condemned(
+        &mut self,
+        now: Instant,
+        text: &[u8],
+        why: &str,
+        actions: &mut Vec<Action>,
+    ) {
+        let field = |offer: &Offer| {
+            if offer.request_schema_text == text {
+                Some("agent.request_schema")
+            } else {
+                (offer.reply_schema_text == text).then_some("agent.reply_schema")
+            }
+        };
+        let mut ending: Vec<(SlotId, &str)> = self
+            .slots
+            .iter()
+            .filter_map(|(id, entry)| Some((*id, field(&entry.offer)?)))
+            .collect();
+        ending.sort_unstable();
+        // All at once: what is in one of them must not go to the next.
+        for (id, _) in &ending {
+            self.no_longer_ready(*id);
+        }
+        for (id, field) in ending {
+            let held = self.slots.get(&id).and_then(|entry| entry.slot.delivery());
+            let end = End::Refused(Refusal::Invalid(format!("{field}: {why}")));
+            self.end(now, id, &end, held, actions);
+        }
+    }
+
     fn remove_slot(&mut self, now: Instant, id: SlotId) -> Option<SlotEntry> {
         self.no_longer_ready(id);
         let entry = self.slots.remove(&id)?;
@@ -88,7 +121,20 @@ fn end_of_delivery(end: &End, entry: &SlotEntry) -> Option<(Cause, Failure)> {
     let broke =
         |what: String| Failure::new(Code::ProtocolViolation, format!("worker \"{name}\" {what}"));
     Some(match end {
-        End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => return None,
+        End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle => return None,
+        // A hello that is refused holds nothing; a slot is refused later for its schema.
+        End::Refused(refusal) => (
+            Cause::ProtocolViolation,
+            broke(match refusal {
+                Refusal::Invalid(why) => format!("was sent away: {why}"),
+                Refusal::NoHello
+                | Refusal::NotFirst
+                | Refusal::UnsupportedProtocol(_)
+                | Refusal::Drained
+                | Refusal::NotYours
+                | Refusal::TooMany(_) => "was sent away".to_owned(),
+            }),
+        ),
         End::Leaving => return None,
         // It had begun, so this is no request that crossed a half-close.
         End::Closed if entry.slot.has_taken() => (Cause::Lost, lost("left without a reply")),

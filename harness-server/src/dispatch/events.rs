@@ -96,6 +96,13 @@ pub enum Event {
         /// Why the schema does not take it.
         refusal: Option<Failure>,
     },
+    /// A schema is not taken any more: every slot that has it ends.
+    Condemned {
+        /// Its text.
+        text: Bytes,
+        /// Why, for the worker and whoever waits for what is in the slot.
+        why: String,
+    },
     /// Somebody cancels a run or hangs up.
     Cancelled {
         /// The run.

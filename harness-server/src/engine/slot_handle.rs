@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use crate::dispatch::{Event, Frame};
+use crate::envelope::Payload;
 use crate::ids::SlotId;
 use crate::schema::Schema;
 use crate::slot::End;
 
-use super::{Engine, Outbox};
+use super::{Checked, Engine, Outbox};
 
 /// The schemas of a slot's offer; keeps them compiled as long as the slot is there.
 #[derive(Clone, Debug, Default)]
@@ -40,10 +41,10 @@ impl SlotHandle {
         self.engine.lock().core.is_busy(self.slot)
     }
 
-    /// What the replies are held against.
+    /// Holds a reply against the slot's schema.
     #[must_use]
-    pub fn reply_schema(&self) -> Option<&Schema> {
-        self.schemas.reply.as_deref()
+    pub fn check(&self, value: Payload) -> Checked {
+        self.engine.check_reply(self.schemas.reply.as_ref(), value)
     }
 
     /// What goes to the worker.

@@ -275,3 +275,49 @@ fn two_sizes_with_one_schema_are_judged_once() {
     let (run, actions) = world.ask_and_see(ask("echo"));
     assert_eq!(judges(&actions), [(run, 1)]);
 }
+
+#[test]
+fn every_slot_of_a_condemned_schema_ends_and_what_is_in_it_fails() {
+    let mut world = World::new();
+    let text = bytes::Bytes::from_static(b"{\"title\":\"slow\"}");
+    let slow = |worker| Offer {
+        reply_schema_text: text.clone(),
+        ..minimal("slow", worker)
+    };
+    let (busy, idle) = (world.attach(slow(1)), world.attach(slow(2)));
+    let other = world.attach(minimal("other", 3));
+    let (run, _) = world.ask_and_see(ask("slow"));
+    let actions = world.apply(Event::Condemned {
+        text,
+        why: "too slow".to_owned(),
+    });
+    let mut ended = Vec::new();
+    for action in &actions {
+        match action {
+            Action::End {
+                slot,
+                end: crate::slot::End::Refused(crate::slot::Refusal::Invalid(why)),
+            } => {
+                assert_eq!(why, "agent.reply_schema: too slow");
+                ended.push(*slot);
+            }
+            Action::Answer { run: of, answer } => {
+                assert_eq!(*of, run);
+                let Err(failure) = &answer.outcome else {
+                    panic!("{answer:?}");
+                };
+                assert_eq!(failure.code, Code::ProtocolViolation);
+                assert!(failure.message.contains("too slow"), "{failure:?}");
+            }
+            Action::End { .. } | Action::Deliver { .. } => panic!("{action:?}"),
+            Action::Welcome { .. }
+            | Action::Acknowledge { .. }
+            | Action::Judge { .. }
+            | Action::Grew { .. }
+            | Action::Drain { .. }
+            | Action::Note(_) => {}
+        }
+    }
+    assert_eq!(ended, [busy, idle]);
+    assert!(!ended.contains(&other));
+}
