@@ -5,6 +5,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
+use serde::Serialize;
+
 use crate::session::Delivery;
 
 /// What came with the request.
@@ -64,7 +66,8 @@ pub struct Trace {
 }
 
 /// How much a log line matters.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum LogLevel {
     /// For the agent's author.
     Debug,
