@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::{Value, json};
+use worker_sdk::context::LogLevel;
 use worker_sdk::{AgentError, Context, Payload, Worker, agent_fn};
 
 /// A request, such as `{"do": "fail", "message": "no"}`.
@@ -38,8 +39,18 @@ enum Order {
     Block { ms: u64 },
     /// Ends the process.
     Exit { code: i32 },
-    /// Sends outputs 1 to `count`, then replies with the count.
-    Output { count: u64 },
+    /// Sends outputs 1 to `count`, then replies with the count, or hangs.
+    Output {
+        count: u64,
+        #[serde(default)]
+        hang: bool,
+    },
+    /// Says all it can: progress, a log line, output, then replies `done`.
+    Tell,
+    /// Fails in a way that can be tried again in so many attempts, then replies with the attempt.
+    Flaky { failures: u32 },
+    /// Asks another agent and replies with its reply.
+    Ask { agent: String, request: Value },
 }
 
 fn failed() -> String {
@@ -98,12 +109,27 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
             Value::Null
         }
         Order::Exit { code } => std::process::exit(code),
-        Order::Output { count } => {
+        Order::Output { count, hang } => {
             for number in 1..=count {
                 ctx.output(number).await?;
             }
+            if hang {
+                std::future::pending().await
+            }
             json!(count)
         }
+        Order::Tell => {
+            ctx.progress(0.5, "half").await?;
+            ctx.log(LogLevel::Warn, "careful").await?;
+            ctx.output("a piece").await?;
+            ctx.output(json!({"b": 1, "a": [2]})).await?;
+            json!("done")
+        }
+        Order::Flaky { failures } if ctx.attempt() <= failures => {
+            return Err(AgentError::new("Flaky", "not yet").retryable());
+        }
+        Order::Flaky { .. } => json!(ctx.attempt()),
+        Order::Ask { agent, request } => ctx.ask::<Value>(agent, &request).await?.value,
     };
     Ok(Payload::json(&value)?)
 }
@@ -115,6 +141,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
     let slots = std::env::var("HARNESS_SLOTS").map_or(Ok(1), |slots| slots.parse())?;
-    let worker = Worker::builder(agent_fn(reply)).name("puppet").slots(slots);
+    let mut worker = Worker::builder(agent_fn(reply)).name("puppet").slots(slots);
+    if let Ok(label) = std::env::var("PUPPET_LABEL") {
+        let (key, value) = label.split_once('=').ok_or("PUPPET_LABEL is KEY=VALUE")?;
+        worker = worker.label(key, value);
+    }
     Ok(worker.run().await?)
 }
