@@ -25,13 +25,14 @@ A reply that is a string is printed without its quotes, anything else as the JSO
 Ctrl-C cancels the run. With --json standard output is one object, whatever happens:
 {\"run_id\", \"attempt\", \"reply\"} or {\"error\": {\"code\", \"message\", ...}}.
 
---stream prints each piece of output on a line of its own as it comes, and the reply last; progress,
-log lines and further attempts are told on standard error. With --json each of them is an object on a
-line: {\"attempt_started\"}, {\"output\"}, {\"progress\"}, {\"log\"}, {\"gap\"}, and last the reply or error.
+--stream prints each piece of output on a line of its own as it comes, and the reply last;
+progress, log lines and further attempts are told on standard error. With --json each is an
+object on a line: {\"attempt_started\"}, {\"output\"}, {\"progress\"}, {\"log\"}, {\"gap\"}, and last the
+reply or the error.
 
---many reads requests from standard input, one JSON value a line, and writes each answer as it comes:
-{\"line\", \"run_id\", \"attempt\", \"reply\"} or {\"line\", ..., \"error\"}. The exit code is 0 if all were
-answered with a reply, 4 if a deadline passed, 3 if the harness was lost, else 1.
+--many reads requests from standard input, one JSON value a line, and writes each answer as it
+comes: {\"line\", \"run_id\", \"attempt\", \"reply\"} or {\"line\", ..., \"error\"}. The exit code is 0 if
+all were answered with a reply, 4 if a deadline passed, 3 if the harness was lost, else 1.
 
 Examples:
   harness ask echo hello

@@ -23,11 +23,11 @@ const WARM_UP: Duration = Duration::from_millis(500);
 /// Ask an agent as fast as it answers and print how fast that was
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A closed loop: each of the asks in flight is followed by another when it is answered. The first half
-second is not counted. Every ask carries a JSON string of --bytes bytes and takes any reply. Errors
-are counted by code beside the answers; one after which no ask can succeed ends the run. Ctrl-C prints
-what there is. With --json: {\"requests_per_s\", \"p50_us\", \"p99_us\", \"errors\": {CODE: count},
-\"requests\", \"seconds\"}; the quantiles are null when nothing was answered.
+A closed loop: each of the asks in flight is followed by another when it is answered. The first
+half second is not counted. Every ask carries a JSON string of --bytes bytes and takes any reply.
+Errors are counted by code beside the answers; one after which no ask can succeed ends the run.
+Ctrl-C prints what there is. --json prints {\"requests_per_s\", \"p50_us\", \"p99_us\",
+\"errors\": {CODE: count}, \"requests\", \"seconds\"}; quantiles of nothing are null.
 
 Examples:
   harness bench echo
