@@ -5,7 +5,9 @@
 
 mod agents;
 mod ask;
+mod bench;
 mod demo;
+mod drain;
 mod error;
 mod output;
 mod program;
@@ -22,6 +24,7 @@ use worker_sdk::Harness;
 
 use crate::telemetry::Level;
 use error::CliError;
+use output::Form;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -29,8 +32,11 @@ Examples:
   harness serve                      run a harness on 127.0.0.1:7070
   harness ask echo '\"hello\"'         ask an agent
   harness ask echo hello --json | jq .reply
+  harness ask echo --many < requests.jsonl > answers.jsonl
   harness agents                     what can be asked
   harness workers                    who answers, and with what they are busy
+  harness drain box-4711             have a worker finish, leave and not come back
+  harness bench echo --inflight 64   how fast it is
 
 Exit codes:
   0  answered, or left in good order
@@ -58,6 +64,8 @@ enum Command {
     Ask(ask::Ask),
     Agents(agents::Agents),
     Workers(workers::Workers),
+    Drain(drain::Drain),
+    Bench(bench::Bench),
     Demo(demo::Demo),
     #[command(hide = true)]
     DemoWorker(demo::worker::DemoWorker),
@@ -131,11 +139,11 @@ impl Cli {
 
     /// Acts the command out and tells how it failed.
     pub(crate) async fn run(self) -> ExitCode {
-        let (json, verbose) = (self.command.json(), self.verbose > 0);
+        let (form, verbose) = (self.command.form(), self.verbose > 0);
         match self.command.run().await {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                output::failure(&error, json, verbose);
+                output::failure(&error, form, verbose);
                 ExitCode::from(error.exit_code())
             }
         }
@@ -144,7 +152,7 @@ impl Cli {
     /// Tells that not even a runtime could be made.
     pub(crate) fn cannot_start(&self, source: io::Error) -> ExitCode {
         let error = CliError::io("cannot start", source);
-        output::failure(&error, self.command.json(), self.verbose > 0);
+        output::failure(&error, self.command.form(), self.verbose > 0);
         ExitCode::from(error.exit_code())
     }
 }
@@ -156,19 +164,24 @@ impl Command {
             Self::Ask(ask) => ask.run().await,
             Self::Agents(agents) => agents.run().await,
             Self::Workers(workers) => workers.run().await,
+            Self::Drain(drain) => drain.run().await,
+            Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
             Self::DemoWorker(worker) => worker.run().await,
         }
     }
 
-    /// Whether standard output is to hold one JSON value, errors included.
-    fn json(&self) -> bool {
-        match self {
-            Self::Ask(ask) => ask.json,
+    /// What standard output is to hold.
+    fn form(&self) -> Form {
+        let json = match self {
+            Self::Ask(ask) => return ask.form(),
             Self::Agents(agents) => agents.json,
             Self::Workers(workers) => workers.json,
+            Self::Drain(drain) => drain.json,
+            Self::Bench(bench) => bench.json,
             Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) => false,
-        }
+        };
+        if json { Form::Json } else { Form::Text }
     }
 }
 

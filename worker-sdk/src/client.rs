@@ -1,28 +1,44 @@
 //! For applications: asking agents.
 //!
 //! Owns [`Harness`], the connection an application asks through, and in the modules below the
-//! building of one ask and the plain types of the admin calls. Never retries by itself: what can
-//! be retried is in the error, whether to is the application's to say.
+//! building of one ask, its three ways, and the plain types of runs and of the admin calls. Never
+//! retries by itself: what can be retried is in the error, whether to is the application's to say.
 
 pub mod admin;
 mod ask;
+mod events;
+mod many;
+mod operator;
+mod plain;
+mod retry_policy;
+pub mod runs;
+mod watch;
 
 use std::future::Future;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use harness_proto::v1::admin_service_client::AdminServiceClient;
 use harness_proto::v1::run_service_client::RunServiceClient;
+use tokio::task::JoinSet;
 use tonic::transport::Channel;
 
-use crate::connect::{self, Address};
-use crate::error::Error;
+use crate::connect::{self, Address, Hearing};
+use crate::error::{Error, ErrorKind};
 use crate::payload::{FromPayload, IntoPayload};
 use crate::wire;
 
 pub use crate::connect::{ADDRESS_VARIABLE, DEFAULT_ADDRESS};
-pub use ask::{Answer, Ask};
+pub use ask::{Answer, Ask, OfMany, Streamed, Unary};
+pub use events::{AttemptStarted, Event, Events};
+pub use many::Many;
+pub use retry_policy::RetryPolicy;
+pub use watch::{Watch, WatchEvent, WatchRun};
 
 /// The largest answer taken, in bytes. What an answer may really have is the harness's limit.
 const RECEIVE_BYTES_MAX: usize = 64 << 20;
+/// How long a connection may be made and say nothing before what took it is no harness.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// A harness, as an application sees it. Cheap to clone; clones share one connection, which is
 /// made again by itself when it broke.
@@ -49,8 +65,16 @@ const RECEIVE_BYTES_MAX: usize = 64 << 20;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Harness {
-    address: Address,
     channel: Channel,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    address: Address,
+    hearing: Hearing,
+    /// The readers of the AskMany calls; the last clone takes them along.
+    readers: Mutex<JoinSet<()>>,
 }
 
 impl Harness {
@@ -61,8 +85,8 @@ impl Harness {
     /// within 5 s.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
         let address = Address::parse(url.as_ref())?;
-        let channel = connect::connect(&address).await?;
-        Ok(Self { address, channel })
+        let connected = connect::connect(&address).await?;
+        Ok(Self::over(address, connected))
     }
 
     /// Connects now to what `HARNESS_ADDRESS` says, else to `http://127.0.0.1:7070`.
@@ -71,8 +95,8 @@ impl Harness {
     /// As [`Harness::connect`].
     pub async fn connect_default() -> Result<Self, Error> {
         let address = connect::resolve(None)?;
-        let channel = connect::connect(&address).await?;
-        Ok(Self { address, channel })
+        let connected = connect::connect(&address).await?;
+        Ok(Self::over(address, connected))
     }
 
     /// Connects at the first call; that call then fails with `Unreachable` when nothing answers.
@@ -85,13 +109,25 @@ impl Harness {
     }
 
     pub(crate) fn at(address: Address) -> Result<Self, Error> {
-        let channel = connect::connect_lazily(&address)?;
-        Ok(Self { address, channel })
+        let connected = connect::connect_lazily(&address)?;
+        Ok(Self::over(address, connected))
+    }
+
+    fn over(address: Address, (channel, hearing): (Channel, Hearing)) -> Self {
+        let shared = Shared {
+            address,
+            hearing,
+            readers: Mutex::default(),
+        };
+        Self {
+            channel,
+            shared: Arc::new(shared),
+        }
     }
 
     /// The address, in one of the three forms.
     pub fn address(&self) -> String {
-        self.address.to_string()
+        self.shared.address.to_string()
     }
 
     /// Asks an agent. The request is a value that becomes JSON, or a [`crate::Payload`] as it is;
@@ -102,66 +138,42 @@ impl Harness {
         agent: impl Into<String>,
         request: impl IntoPayload,
     ) -> Ask<R> {
-        Ask::new(Some(self.clone()), agent.into(), request.into_payload())
+        Ask::unary(Some(self.clone()), agent.into(), request.into_payload())
     }
 
-    /// The agents known in a namespace; empty means `default`.
+    /// Asks an agent and tells what happens meanwhile: [`Events`] gives each piece of output, read
+    /// as `O`, progress, log lines, attempts, and last the reply, read as `R`. It is pulled: who
+    /// does not poll it slows the agent down, and dropping it hangs up.
     ///
-    /// # Errors
-    /// `Unreachable`, or what the harness answers.
-    pub async fn agents(&self, namespace: &str) -> Result<Vec<admin::Agent>, Error> {
-        let request = harness_proto::v1::ListAgentsRequest {
-            namespace: namespace.to_owned(),
-        };
-        let answer = self.called(self.admin().list_agents(request)).await?;
-        Ok(answer.agents.into_iter().map(wire::admin::agent).collect())
-    }
-
-    /// The workers attached in a namespace, of one agent or, when `agent` is empty, of all.
-    ///
-    /// # Errors
-    /// `Unreachable`, or what the harness answers.
-    pub async fn workers(&self, namespace: &str, agent: &str) -> Result<Vec<admin::Worker>, Error> {
-        let request = harness_proto::v1::ListWorkersRequest {
-            namespace: namespace.to_owned(),
-            agent: agent.to_owned(),
-        };
-        let answer = self.called(self.admin().list_workers(request)).await?;
-        Ok(answer
-            .workers
-            .into_iter()
-            .map(wire::admin::worker)
-            .collect())
-    }
-
-    /// Asks a worker, by id or name, to finish, leave and not come back. An empty namespace means
-    /// `default`; the reason is for its log.
-    ///
-    /// # Errors
-    /// `Unreachable`, or what the harness answers.
-    pub async fn drain_worker(
+    /// ```no_run
+    /// use worker_sdk::client::Event;
+    /// # async fn run(harness: worker_sdk::Harness) -> Result<(), worker_sdk::Error> {
+    /// let mut events = harness.ask_stream::<String, String>("write", "a poem").await?;
+    /// while let Some(event) = events.next().await {
+    ///     match event? {
+    ///         Event::Output(piece) => print!("{piece}"),
+    ///         Event::Restarted(_) => println!("\n-- from the beginning"),
+    ///         Event::Reply(answer) => println!("\n{} says: {}", answer.run_id, answer.value),
+    ///         _ => {}
+    ///     }
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn ask_stream<O: FromPayload, R: FromPayload>(
         &self,
-        namespace: &str,
-        worker: &str,
-        reason: &str,
-    ) -> Result<Option<admin::Worker>, Error> {
-        let request = harness_proto::v1::DrainWorkerRequest {
-            worker: worker.to_owned(),
-            reason: reason.to_owned(),
-            namespace: namespace.to_owned(),
-        };
-        let answer = self.called(self.admin().drain_worker(request)).await?;
-        Ok(answer.worker.map(wire::admin::worker))
+        agent: impl Into<String>,
+        request: impl IntoPayload,
+    ) -> Ask<(O, R), Streamed> {
+        Ask::new(Streamed(self.clone()), agent.into(), request.into_payload())
     }
 
-    /// What the server is and what it allows.
+    /// Opens one call for many asks, the fastest way to ask a lot; see [`Many`].
     ///
     /// # Errors
     /// `Unreachable`, or what the harness answers.
-    pub async fn server_info(&self) -> Result<admin::ServerInfo, Error> {
-        let request = harness_proto::v1::GetServerInfoRequest {};
-        let answer = self.called(self.admin().get_server_info(request)).await?;
-        Ok(wire::admin::server_info(answer))
+    pub async fn ask_many(&self) -> Result<Many, Error> {
+        Many::open(self).await
     }
 
     fn runs(&self) -> RunServiceClient<Channel> {
@@ -172,13 +184,52 @@ impl Harness {
         AdminServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 
+    /// A call's answer, or why there is none. One that nobody ever says a word to is not waited
+    /// for to its end.
     async fn called<T>(
         &self,
         call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
     ) -> Result<T, Error> {
-        match call.await {
-            Ok(answer) => Ok(answer.into_inner()),
-            Err(status) => Err(wire::status::caller_error(&self.address, status)),
+        Ok(self.answered(call).await?.into_inner())
+    }
+
+    /// [`Harness::called`] with the metadata.
+    async fn answered<T>(
+        &self,
+        call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
+    ) -> Result<tonic::Response<T>, Error> {
+        let hearing = &self.shared.hearing;
+        let heard = hearing.any();
+        tokio::select! {
+            biased;
+            answer = call => answer.map_err(|status| self.failed(status)),
+            () = hearing.silence(SILENCE_MAX), if !heard => Err(self.silent()),
         }
+    }
+
+    fn failed(&self, status: tonic::Status) -> Error {
+        let shared = &self.shared;
+        wire::status::caller_error(&shared.address, shared.hearing.any(), status)
+    }
+
+    fn silent(&self) -> Error {
+        connect::silent_at(&self.shared.address)
+    }
+
+    /// Nothing came within `patience`.
+    fn unanswered(&self, patience: Duration) -> Error {
+        if !self.shared.hearing.any() {
+            return self.silent();
+        }
+        let message = format!("the harness did not answer within {patience:?}");
+        Error::new(ErrorKind::DeadlineExceeded, message)
+    }
+
+    /// Runs the reader of a call until the call has ended or the last clone of this is gone.
+    fn spawn_reader(&self, reader: impl Future<Output = ()> + Send + 'static) {
+        let readers = &self.shared.readers;
+        let mut readers = readers.lock().unwrap_or_else(PoisonError::into_inner);
+        while readers.try_join_next().is_some() {}
+        readers.spawn(reader);
     }
 }

@@ -5,6 +5,7 @@
 //! is away. Opens no call.
 
 mod address;
+mod hearing;
 mod link;
 
 use std::time::Duration;
@@ -14,6 +15,8 @@ use tonic::transport::{Channel, Endpoint};
 use crate::error::{Error, ErrorKind, Remote};
 
 pub(crate) use address::Address;
+use hearing::Connector;
+pub(crate) use hearing::Hearing;
 pub(crate) use link::Link;
 
 /// The environment variable a worker and a client read when they are given no address.
@@ -46,23 +49,46 @@ fn endpoint(address: &Address) -> Result<Endpoint, Error> {
     })?;
     Ok(endpoint
         .connect_timeout(CONNECT_TIMEOUT)
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE)
         .keep_alive_timeout(KEEPALIVE)
         .keep_alive_while_idle(true))
 }
 
-/// Connects now.
-pub(crate) async fn connect(address: &Address) -> Result<Channel, Error> {
-    endpoint(address)?
-        .connect()
+/// Connects now, and waits until the other end has said something, as HTTP/2 wants it to at once.
+pub(crate) async fn connect(address: &Address) -> Result<(Channel, Hearing), Error> {
+    let (hearing, endpoint) = (Hearing::new(), endpoint(address)?);
+    let connector = Connector::new(address.clone(), hearing.clone());
+    let connecting = tokio::time::timeout(CONNECT_TIMEOUT, async {
+        let channel = endpoint
+            .connect_with_connector(connector)
+            .await
+            .map_err(|error| unreachable_at(address, Some(&error)))?;
+        let answered = hearing.within(CONNECT_TIMEOUT).await;
+        answered
+            .then_some(channel)
+            .ok_or_else(|| silent_at(address))
+    });
+    let channel = connecting
         .await
-        .map_err(|error| unreachable_at(address, Some(&error)))
+        .unwrap_or_else(|_| Err(silent_at(address)))?;
+    Ok((channel, hearing))
 }
 
 /// Connects at the first call, and again at the first one after the connection broke.
-pub(crate) fn connect_lazily(address: &Address) -> Result<Channel, Error> {
-    Ok(endpoint(address)?.connect_lazy())
+pub(crate) fn connect_lazily(address: &Address) -> Result<(Channel, Hearing), Error> {
+    let hearing = Hearing::new();
+    let connector = Connector::new(address.clone(), hearing.clone());
+    let channel = endpoint(address)?.connect_with_connector_lazy(connector);
+    Ok((channel, hearing))
+}
+
+/// Something took the connection and never said a word.
+pub(crate) fn silent_at(address: &Address) -> Error {
+    let cause = Remote {
+        message: "the connection was taken and nothing was said on it".to_owned(),
+        cause: None,
+    };
+    unreachable_at(address, None).with_source(cause)
 }
 
 /// Whether a call's end took its connection with it. `outermost` is the source of the call's

@@ -194,8 +194,10 @@ impl Context {
     }
 
     /// Asks another agent. The answer must come within what is left of this run's deadline;
-    /// [`Ask::timeout`] can only shorten that. Trace context and namespace are this run's.
-    /// Dropping the future cancels the other run.
+    /// [`Ask::timeout`] can only shorten that. Trace context and namespace are this run's, and the
+    /// harness is told that this run asks: it refuses an ask that waits for slots which wait for it
+    /// (`Busy`, naming the cycle) and chains deeper than 16. Dropping the future cancels the other
+    /// run.
     ///
     /// ```
     /// use worker_sdk::{AgentError, Answer, Context};
@@ -211,10 +213,15 @@ impl Context {
         request: impl IntoPayload,
     ) -> Ask<R> {
         let facts = &self.0.facts;
-        Ask::new(self.0.harness.clone(), agent.into(), request.into_payload())
+        let ask = Ask::unary(self.0.harness.clone(), agent.into(), request.into_payload())
             .deadline(facts.deadline)
             .namespace(facts.caller.namespace.clone())
-            .trace(facts.trace.clone())
+            .trace(facts.trace.clone());
+        match &self.0.sink {
+            Sink::Call(_) => ask.parent(&facts.run_id, facts.attempt),
+            // No harness knows the run of a test.
+            Sink::Recording(_) => ask,
+        }
     }
 }
 

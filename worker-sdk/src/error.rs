@@ -5,7 +5,11 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+
+use serde::ser::SerializeMap as _;
+use serde::{Serialize, Serializer};
 
 use crate::payload::Payload;
 
@@ -14,6 +18,10 @@ use crate::payload::Payload;
 /// Display gives the message alone; the causes are behind `source()`. Debug is for people too: the
 /// message and every cause on a line of its own, so that a `main` that returns this error prints
 /// what a person can read. `{:#?}` shows the fields.
+///
+/// As JSON it is one object with
+/// `code`, `message`, `retryable` and, where there are any, `type`, `run_id`, `attempt`,
+/// `retry_after_seconds`, `details` and `causes`.
 ///
 /// ```no_run
 /// # async fn example(harness: worker_sdk::Harness) {
@@ -27,10 +35,11 @@ use crate::payload::Payload;
 /// }
 /// # }
 /// ```
+#[derive(Clone)]
 pub struct Error(Box<Parts>);
 
 /// What an error is made of.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Parts {
     pub(crate) kind: ErrorKind,
     /// A code this SDK does not know keeps its number; None means the kind's own name.
@@ -43,7 +52,7 @@ pub(crate) struct Parts {
     pub(crate) run_id: String,
     pub(crate) attempt: u32,
     pub(crate) truncated: bool,
-    pub(crate) source: Option<Box<dyn StdError + Send + Sync>>,
+    pub(crate) source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 impl Error {
@@ -71,7 +80,7 @@ impl Error {
         mut self,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        self.0.source = Some(source.into());
+        self.0.source = Some(Arc::from(source.into()));
         self
     }
 
@@ -141,6 +150,37 @@ impl Error {
     /// Whether something was cut to keep to the wire's size limit.
     pub fn truncated(&self) -> bool {
         self.0.truncated
+    }
+}
+
+impl Serialize for Error {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("code", self.code_name())?;
+        map.serialize_entry("message", self.message())?;
+        for (key, text) in [("type", self.agent_type()), ("run_id", self.run_id())] {
+            if !text.is_empty() {
+                map.serialize_entry(key, text)?;
+            }
+        }
+        if self.attempt() > 0 {
+            map.serialize_entry("attempt", &self.attempt())?;
+        }
+        map.serialize_entry("retryable", &self.retryable())?;
+        if let Some(wait) = self.retry_after() {
+            map.serialize_entry("retry_after_seconds", &wait.as_secs_f64())?;
+        }
+        let details = self.details().map(Payload::to_json::<serde_json::Value>);
+        if let Some(Ok(details)) = details {
+            map.serialize_entry("details", &details)?;
+        }
+        let causes: Vec<String> = std::iter::successors(self.source(), |&cause| cause.source())
+            .map(ToString::to_string)
+            .collect();
+        if !causes.is_empty() {
+            map.serialize_entry("causes", &causes)?;
+        }
+        map.end()
     }
 }
 

@@ -2,7 +2,9 @@
 //!
 //! An *agent* is a named behaviour with one method, [`Agent::reply`]. A [`Worker`] offers it to a
 //! harness on a number of slots and keeps it there: it reconnects, sends heartbeats, stops work
-//! the harness cancelled and says so. An application asks through [`Harness`].
+//! the harness cancelled and says so. An application asks through [`Harness`]: once
+//! ([`Harness::ask`]), with what happens meanwhile ([`Harness::ask_stream`]), or a lot on one call
+//! ([`Harness::ask_many`]).
 //!
 //! ```no_run
 //! use schemars::JsonSchema;

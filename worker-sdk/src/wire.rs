@@ -4,6 +4,7 @@
 //! are named. Decides nothing: what a frame or an end means is `session`'s affair.
 
 pub(crate) mod admin;
+pub(crate) mod runs;
 pub(crate) mod status;
 
 use std::time::Duration;

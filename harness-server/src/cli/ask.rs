@@ -1,24 +1,22 @@
 //! `harness ask`: asks an agent and prints its reply.
 //!
-//! Owns how a payload is read from the command line and how a reply is printed; both pass JSON as
-//! the bytes that came, so that no number or order of keys changes on the way.
+//! Owns the grammar and the choice between the three ways of asking: once, with what happens
+//! meanwhile ([`stream`]), or many requests on one call ([`many`]).
 
+mod input;
+mod many;
+pub(super) mod options;
 mod reply;
-
-use std::io::{ErrorKind, Read};
-use std::time::Duration;
+mod stream;
 
 use clap::Args;
-use serde::de::IgnoredAny;
-use worker_sdk::payload::JSON;
-use worker_sdk::{Answer, Payload};
+use worker_sdk::Harness;
 
 use super::error::CliError;
-use super::{PATIENCE, Server, output};
+use super::output::Form;
+use super::{PATIENCE, Server};
 use crate::shutdown::Stops;
-
-/// More than any harness takes; what is read from standard input is bounded.
-const INPUT_BYTES_MAX: u64 = 64 << 20;
+use options::Options;
 
 /// Ask an agent and print its reply
 #[derive(Debug, Args)]
@@ -27,164 +25,97 @@ A reply that is a string is printed without its quotes, anything else as the JSO
 Ctrl-C cancels the run. With --json standard output is one object, whatever happens:
 {\"run_id\", \"attempt\", \"reply\"} or {\"error\": {\"code\", \"message\", ...}}.
 
+--stream prints each piece of output on a line of its own as it comes, and the reply last;
+progress, log lines and further attempts are told on standard error. With --json each is an
+object on a line: {\"attempt_started\"}, {\"output\"}, {\"progress\"}, {\"log\"}, {\"gap\"}, and last the
+reply or the error.
+
+--many reads requests from standard input, one JSON value a line, and writes each answer as it
+comes: {\"line\", \"run_id\", \"attempt\", \"reply\"} or {\"line\", ..., \"error\"}. The exit code is 0 if
+all were answered with a reply, 4 if a deadline passed, 3 if the harness was lost, else 1.
+
 Examples:
   harness ask echo hello
   harness ask count-words '{\"text\": \"one two three\"}' --timeout 2s
   harness ask echo - < request.json
-  harness ask late-agent --wait --timeout 1m --meta tenant=blue")]
+  harness ask late-agent --wait --timeout 1m --meta tenant=blue
+  harness ask summarize --select gpu=a100 --attempts 3 --attempt-timeout 10s
+  harness ask write 'a poem' --stream
+  harness ask echo --many < requests.jsonl > answers.jsonl")]
 pub(super) struct Ask {
     /// The agent's name
     agent: String,
 
     /// The request, as JSON; what is not JSON is sent as a string. - reads standard input, less
     /// the line break at its end [default: null]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, conflicts_with = "many")]
     payload: Option<String>,
 
-    /// How long the run may take, waiting for a slot included, such as 500ms, 2s or 1m
-    /// [default: 60s]
-    #[arg(long, value_name = "DURATION", value_parser = timeout)]
-    timeout: Option<Duration>,
+    /// Print output as it comes, and the reply last
+    #[arg(long, conflicts_with = "many")]
+    stream: bool,
 
-    /// Wait for a worker when none has offered the agent yet
+    /// Ask with each line of standard input
     #[arg(long)]
-    wait: bool,
+    many: bool,
 
-    /// Print one JSON object
+    /// Print JSON
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 
-    /// A pair the agent can read; may be given more than once
-    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
-    metadata: Vec<(String, String)>,
+    #[command(flatten)]
+    options: Options,
 
     #[command(flatten)]
     server: Server,
 }
 
 impl Ask {
+    pub(super) fn form(&self) -> Form {
+        match (self.json, self.stream || self.many) {
+            (false, _) => Form::Text,
+            (true, false) => Form::Json,
+            (true, true) => Form::JsonLines,
+        }
+    }
+
     pub(super) async fn run(self) -> Result<(), CliError> {
-        let json = self.json;
-        let payload = match self.payload.as_deref() {
-            None => Payload::new(JSON, "null"),
-            Some("-") => payload(&standard_input()?),
-            Some(text) => payload(text),
-        };
+        let payload = input::request(self.payload.as_deref())?;
         let mut stops =
             Stops::listen().map_err(|error| CliError::io("cannot listen to signals", error))?;
-        let answer = tokio::select! {
-            answer = self.ask(payload) => answer?,
+        let asking = async {
+            let patience = self.options.timeout.unwrap_or(PATIENCE).min(PATIENCE);
+            let harness = self.server.connect(patience).await?;
+            if self.many {
+                return self.many(&harness).await;
+            }
+            let explain = |error| self.server.explain(error);
+            if self.stream {
+                let ask = harness.ask_stream(&self.agent, payload);
+                let events = self.options.apply(ask).await.map_err(explain)?;
+                return stream::print(events, self.json, explain).await;
+            }
+            let ask = harness.ask(&self.agent, payload);
+            let answer = self.options.apply(ask).await.map_err(explain)?;
+            reply::print(&answer, self.json)
+        };
+        tokio::select! {
+            done = asking => done,
             // Dropping the ask hangs up, which cancels the run.
             signal = stops.next() => {
-                let what = "the run is cancelled";
-                return Err(CliError::Stopped { signal, what });
+                let what = if self.many { "the open runs are cancelled" } else { "the run is cancelled" };
+                Err(CliError::Stopped { signal, what })
             }
-        };
-        reply::print(&answer, json)
-    }
-
-    async fn ask(self, payload: Payload) -> Result<Answer<Payload>, CliError> {
-        let patience = self.timeout.unwrap_or(PATIENCE).min(PATIENCE);
-        let harness = self.server.connect(patience).await?;
-        let mut ask = harness.ask(self.agent, payload);
-        if let Some(timeout) = self.timeout {
-            ask = ask.timeout(timeout);
-        }
-        if self.wait {
-            ask = ask.wait_for_agent();
-        }
-        for (key, value) in self.metadata {
-            ask = ask.metadata(key, value);
-        }
-        ask.await.map_err(|error| self.server.explain(error))
-    }
-}
-
-/// JSON as it is, anything else as a JSON string.
-fn payload(text: &str) -> Payload {
-    let why = match serde_json::from_str::<IgnoredAny>(text) {
-        Ok(_) => return Payload::new(JSON, text.to_owned()),
-        Err(why) => why,
-    };
-    if text.trim_start().starts_with(['{', '[', '"']) {
-        output::note(&format!(
-            "note: sent as a string, for it is not JSON: {why}"
-        ));
-    }
-    Payload::new(JSON, serde_json::Value::from(text).to_string())
-}
-
-fn standard_input() -> Result<String, CliError> {
-    let mut text = String::new();
-    let mut stdin = std::io::stdin().lock().take(INPUT_BYTES_MAX + 1);
-    match stdin.read_to_string(&mut text) {
-        Ok(_) => {}
-        Err(error) if error.kind() == ErrorKind::InvalidData => {
-            let message = "standard input is not UTF-8 text, which JSON is";
-            return Err(CliError::Usage(message.to_owned()));
-        }
-        Err(error) => return Err(CliError::io("cannot read standard input", error)),
-    }
-    if text.len() as u64 > INPUT_BYTES_MAX {
-        let mib = INPUT_BYTES_MAX >> 20;
-        return Err(CliError::Usage(format!(
-            "standard input has more than {mib} MiB"
-        )));
-    }
-    if text.ends_with('\n') {
-        text.pop();
-    }
-    Ok(text)
-}
-
-fn timeout(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(timeout) if timeout.is_zero() => Err("a timeout is longer than nothing".to_owned()),
-        Ok(timeout) => Ok(timeout),
-        Err(error) => Err(format!("{error}; write it as 500ms, 2s or 1m")),
-    }
-}
-
-fn pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        Some(_) | None => Err("write it as KEY=VALUE".to_owned()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_not_json_is_sent_as_a_string() {
-        for (text, sent) in [
-            ("hello", "\"hello\""),
-            ("\"hello\"", "\"hello\""),
-            (
-                "{\"b\": 1.50, \"a\": 12345678901234567890123}",
-                "{\"b\": 1.50, \"a\": 12345678901234567890123}",
-            ),
-            ("-5", "-5"),
-            ("{oops", "\"{oops\""),
-            ("", "\"\""),
-        ] {
-            assert_eq!(payload(text).data(), sent.as_bytes(), "{text}");
         }
     }
 
-    #[test]
-    fn a_timeout_has_a_unit() {
-        assert_eq!(timeout("1m 30s"), Ok(Duration::from_secs(90)));
-        for bad in ["0s", "5", "soon"] {
-            assert!(timeout(bad).is_err(), "{bad}");
+    async fn many(&self, harness: &Harness) -> Result<(), CliError> {
+        let call = self.server.within(PATIENCE, harness.ask_many()).await?;
+        let ask = |payload| self.options.apply(call.ask(&self.agent, payload));
+        let tally = many::run(call.window(), ask).await?;
+        if !self.json {
+            tally.tell();
         }
-    }
-
-    #[test]
-    fn a_pair_has_a_key() {
-        assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
-        assert_eq!(pair("a="), Ok(("a".to_owned(), String::new())));
-        assert!(pair("a").is_err() && pair("=a").is_err());
+        tally.result()
     }
 }

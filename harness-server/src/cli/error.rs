@@ -37,6 +37,9 @@ pub(super) enum CliError {
     /// The demo did not show what it is there to show.
     #[error("{0}")]
     Demo(String),
+    /// Nothing is left to tell; the exit code is.
+    #[error("told already")]
+    Told(u8),
     /// The system refuses.
     #[error("{what}")]
     Io { what: String, source: io::Error },
@@ -77,6 +80,7 @@ impl CliError {
             | Self::Listen(_)
             | Self::Stopped { .. }
             | Self::Demo(_)
+            | Self::Told(_)
             | Self::Io { .. } => None,
         }
     }
@@ -87,13 +91,9 @@ impl CliError {
             Self::Usage(_) | Self::Config { .. } => 2,
             Self::Listen(ListenError::Address(_) | ListenError::NotLoopback(_)) => 2,
             Self::Listen(_) | Self::Demo(_) | Self::Io { .. } => 1,
-            Self::Sdk(error) => match error.kind() {
-                ErrorKind::InvalidAddress => 2,
-                ErrorKind::Transport => 3,
-                ErrorKind::DeadlineExceeded => 4,
-                _ => 1,
-            },
+            Self::Sdk(error) => exit_code_of(error),
             Self::Unreachable { .. } => 3,
+            Self::Told(code) => *code,
             Self::Stopped { signal, .. } => signal.exit_code(),
         }
     }
@@ -108,6 +108,7 @@ impl CliError {
             Self::Unreachable { .. } => "UNREACHABLE",
             Self::Stopped { .. } => "STOPPED",
             Self::Demo(_) => "DEMO",
+            Self::Told(_) => "TOLD",
             Self::Io { .. } => "IO",
         }
     }
@@ -129,8 +130,19 @@ impl CliError {
             | Self::Listen(_)
             | Self::Stopped { .. }
             | Self::Demo(_)
+            | Self::Told(_)
             | Self::Io { .. } => chain(self),
         }
+    }
+}
+
+/// The exit code of an error of an ask.
+pub(super) fn exit_code_of(error: &SdkError) -> u8 {
+    match error.kind() {
+        ErrorKind::InvalidAddress => 2,
+        ErrorKind::Transport | ErrorKind::Unreachable => 3,
+        ErrorKind::DeadlineExceeded => 4,
+        _ => 1,
     }
 }
 

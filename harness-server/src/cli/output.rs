@@ -8,19 +8,35 @@ use std::borrow::Cow;
 use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::error::CliError;
 use crate::telemetry::colours;
 
-/// Writes bytes to standard output as they are.
-pub(super) fn bytes(data: &[u8]) -> Result<(), CliError> {
+/// What standard output is to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Text for a person.
+    Text,
+    /// One JSON value, errors included.
+    Json,
+    /// JSON values, one a line, errors included.
+    JsonLines,
+}
+
+/// Writes bytes to standard output as they are; false when its reader has gone.
+pub(super) fn offer(data: &[u8]) -> Result<bool, CliError> {
     let mut stdout = io::stdout().lock();
     match stdout.write_all(data).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(CliError::io("cannot write to standard output", error)),
-        Ok(()) => Ok(()),
+        Ok(()) => Ok(true),
     }
+}
+
+/// Writes bytes to standard output as they are.
+pub(super) fn bytes(data: &[u8]) -> Result<(), CliError> {
+    offer(data).map(drop)
 }
 
 /// Writes a line to standard output.
@@ -72,10 +88,19 @@ pub(super) fn help(error: &clap::Error) {
     let _ = error.print();
 }
 
-/// Tells why a command failed: one line, and every cause when `verbose`. With `json` as one object
+/// Tells why a command failed: one line, and every cause when `verbose`. In a JSON form as an object
 /// on standard output, which is then there whatever happened.
-pub(super) fn failure(error: &CliError, json: bool, verbose: bool) {
-    if json && self::json(&json!({ "error": error_value(error) })).is_ok() {
+pub(super) fn failure(error: &CliError, form: Form, verbose: bool) {
+    if matches!(error, CliError::Told(_)) {
+        return;
+    }
+    let value = json!({ "error": error_value(error) });
+    let told = match form {
+        Form::Text => false,
+        Form::Json => json(&value).is_ok(),
+        Form::JsonLines => line(&value.to_string()).is_ok(),
+    };
+    if told {
         return;
     }
     let mut text = format!("{} {}", error_prefix(), printable(&error.line()));
@@ -95,35 +120,15 @@ pub(super) fn failure(error: &CliError, json: bool, verbose: bool) {
 }
 
 fn error_value(error: &CliError) -> Value {
-    let mut value = Map::new();
-    value.insert("code".into(), error.code().into());
+    if let CliError::Sdk(sdk) = error {
+        return json!(sdk);
+    }
+    let mut value = json!({ "code": error.code(), "message": error.line() });
     let causes = causes(error);
     if !causes.is_empty() {
-        value.insert("causes".into(), causes.into());
+        value["causes"] = causes.into();
     }
-    let CliError::Sdk(sdk) = error else {
-        value.insert("message".into(), error.line().into());
-        return value.into();
-    };
-    value.insert("message".into(), sdk.message().into());
-    let mut text = |key: &str, text: &str| {
-        if !text.is_empty() {
-            value.insert(key.into(), text.into());
-        }
-    };
-    text("type", sdk.agent_type());
-    text("run_id", sdk.run_id());
-    if sdk.attempt() > 0 {
-        value.insert("attempt".into(), sdk.attempt().into());
-    }
-    value.insert("retryable".into(), sdk.retryable().into());
-    if let Some(wait) = sdk.retry_after() {
-        value.insert("retry_after_seconds".into(), wait.as_secs_f64().into());
-    }
-    if let Some(details) = sdk.details().and_then(|details| details.to_json().ok()) {
-        value.insert("details".into(), details);
-    }
-    value.into()
+    value
 }
 
 fn causes(error: &CliError) -> Vec<String> {

@@ -129,6 +129,7 @@ fn end_of_delivery(end: &End, entry: &SlotEntry) -> Option<(Cause, Failure)> {
                 Refusal::Invalid(why) => format!("was sent away: {why}"),
                 Refusal::NoHello
                 | Refusal::NotFirst
+                | Refusal::TooLarge { .. }
                 | Refusal::UnsupportedProtocol(_)
                 | Refusal::Drained
                 | Refusal::NotYours

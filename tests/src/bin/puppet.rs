@@ -10,7 +10,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use worker_sdk::{AgentError, Context, Error, Payload, Worker, agent_fn};
+use worker_sdk::context::LogLevel;
+use worker_sdk::{AgentError, Context, Payload, Worker, agent_fn};
 
 /// A request, such as `{"do": "fail", "message": "no"}`.
 #[derive(Deserialize)]
@@ -40,8 +41,18 @@ enum Order {
     Block { ms: u64 },
     /// Ends the process.
     Exit { code: i32 },
-    /// Sends outputs 1 to `count`, then replies with the count.
-    Output { count: u64 },
+    /// Sends outputs 1 to `count`, then replies with the count, or hangs.
+    Output {
+        count: u64,
+        #[serde(default)]
+        hang: bool,
+    },
+    /// Says all it can: progress, a log line, output, then replies `done`.
+    Tell,
+    /// Fails in a way that can be tried again in so many attempts, then replies with the attempt.
+    Flaky { failures: u32 },
+    /// Asks another agent and replies with its reply.
+    Ask { agent: String, request: Value },
 }
 
 /// A request of the agent `typed`.
@@ -113,12 +124,27 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
             Value::Null
         }
         Order::Exit { code } => std::process::exit(code),
-        Order::Output { count } => {
+        Order::Output { count, hang } => {
             for number in 1..=count {
                 ctx.output(number).await?;
             }
+            if hang {
+                std::future::pending().await
+            }
             json!(count)
         }
+        Order::Tell => {
+            ctx.progress(0.5, "half").await?;
+            ctx.log(LogLevel::Warn, "careful").await?;
+            ctx.output("a piece").await?;
+            ctx.output(json!({"b": 1, "a": [2]})).await?;
+            json!("done")
+        }
+        Order::Flaky { failures } if ctx.attempt() <= failures => {
+            return Err(AgentError::new("Flaky", "not yet").retryable());
+        }
+        Order::Flaky { .. } => json!(ctx.attempt()),
+        Order::Ask { agent, request } => ctx.ask::<Value>(agent, &request).await?.value,
     };
     Ok(Payload::json(&value)?)
 }
@@ -130,14 +156,19 @@ async fn typed(ctx: Context, asked: Asked) -> Result<Answered, AgentError> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Error> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .log_internal_errors(false)
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
-    match std::env::var("PUPPET_AGENT").as_deref() {
-        Ok("typed") => Worker::builder(agent_fn(typed)).name("typed").run().await,
-        _ => Worker::builder(agent_fn(reply)).name("puppet").run().await,
+    if std::env::var("PUPPET_AGENT").as_deref() == Ok("typed") {
+        return Ok(Worker::builder(agent_fn(typed)).name("typed").run().await?);
     }
+    let mut worker = Worker::builder(agent_fn(reply)).name("puppet");
+    if let Ok(label) = std::env::var("PUPPET_LABEL") {
+        let (key, value) = label.split_once('=').ok_or("PUPPET_LABEL is KEY=VALUE")?;
+        worker = worker.label(key, value);
+    }
+    Ok(worker.run().await?)
 }

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
+
+use super::plain;
 
 /// An agent a harness knows.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -63,7 +65,7 @@ pub struct Worker {
     /// Whether it was asked to leave.
     pub draining: bool,
     /// How long it has been attached.
-    #[serde(rename = "attached_for_seconds", serialize_with = "seconds")]
+    #[serde(rename = "attached_for_seconds", serialize_with = "plain::seconds")]
     pub attached_for: Duration,
     /// Where its connection comes from.
     pub peer: String,
@@ -82,7 +84,7 @@ pub struct Slot {
     /// Where it stands.
     pub state: SlotState,
     /// For how long.
-    #[serde(rename = "in_state_for_seconds", serialize_with = "seconds")]
+    #[serde(rename = "in_state_for_seconds", serialize_with = "plain::seconds")]
     pub in_state_for: Duration,
     /// The run in it, empty when idle.
     pub run_id: String,
@@ -118,7 +120,7 @@ pub struct Unreleased {
     /// Why it was stopped, such as `DEADLINE_EXCEEDED`.
     pub code: String,
     /// How long ago.
-    #[serde(rename = "ended_ago_seconds", serialize_with = "seconds")]
+    #[serde(rename = "ended_ago_seconds", serialize_with = "plain::seconds")]
     pub ended_ago: Duration,
 }
 
@@ -135,7 +137,7 @@ pub struct ServerInfo {
     /// The optional parts of the protocol it understands.
     pub features: Vec<String>,
     /// How long it has been up.
-    #[serde(rename = "up_for_seconds", serialize_with = "seconds")]
+    #[serde(rename = "up_for_seconds", serialize_with = "plain::seconds")]
     pub up_for: Duration,
     /// Whether it is leaving.
     pub shutting_down: bool,
@@ -152,17 +154,13 @@ pub struct Limits {
     /// The largest payload.
     pub payload_bytes: u64,
     /// The timeout of an ask that says none.
-    #[serde(rename = "default_timeout_seconds", serialize_with = "seconds")]
+    #[serde(rename = "default_timeout_seconds", serialize_with = "plain::seconds")]
     pub default_timeout: Duration,
     /// The longest timeout.
-    #[serde(rename = "max_timeout_seconds", serialize_with = "seconds")]
+    #[serde(rename = "max_timeout_seconds", serialize_with = "plain::seconds")]
     pub max_timeout: Duration,
     /// Runs that may wait for one agent.
     pub queue_runs: u32,
     /// Bytes of the requests that may wait in all.
     pub queue_bytes: u64,
-}
-
-fn seconds<S: Serializer>(duration: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_f64(duration.as_secs_f64())
 }

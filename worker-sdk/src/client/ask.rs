@@ -13,7 +13,7 @@ use harness_proto::v1;
 use serde::Serialize;
 use tonic::Request;
 
-use super::Harness;
+use super::{Harness, Many, RetryPolicy};
 use crate::context::Trace;
 use crate::error::{Error, ErrorKind};
 use crate::payload::{FromPayload, Payload};
@@ -26,15 +26,60 @@ const CALL_GRACE: Duration = Duration::from_secs(1);
 
 /// An ask that has not been sent; `.await` sends it. Dropping the future hangs up, which cancels
 /// the run.
+///
+/// `W` is the way it goes: [`Unary`] by a call of its own, [`Streamed`] by one that tells what
+/// happens meanwhile, [`OfMany`] with others on one call. The options are the same for all.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use worker_sdk::client::RetryPolicy;
+/// # async fn run(harness: worker_sdk::Harness) -> Result<(), worker_sdk::Error> {
+/// let answer = harness
+///     .ask::<String>("summarize", "a long text")
+///     .timeout(Duration::from_secs(20))
+///     .selector("gpu", "a100")
+///     .priority(10)
+///     .retry(RetryPolicy::attempts(3).attempt_timeout(Duration::from_secs(5)))
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
 #[must_use = "an ask is sent when it is awaited"]
-pub struct Ask<R> {
-    harness: Option<Harness>,
-    agent: String,
+pub struct Ask<R, W = Unary> {
+    pub(super) way: W,
+    pub(super) agent: String,
     request: Result<Payload, String>,
     timeout: Option<Duration>,
     deadline: Option<Instant>,
     options: v1::RunOptions,
     answer: PhantomData<fn() -> R>,
+}
+
+/// An ask goes by a call of its own.
+#[derive(Debug)]
+pub struct Unary(Option<Harness>);
+
+/// An ask goes by a call of its own that tells what happens meanwhile; see [`Harness::ask_stream`].
+#[derive(Debug)]
+pub struct Streamed(pub(super) Harness);
+
+/// An ask goes with others on one call; see [`Harness::ask_many`].
+#[derive(Debug)]
+pub struct OfMany(pub(super) Many);
+
+/// What goes out.
+pub(super) struct Prepared {
+    pub(super) agent: String,
+    pub(super) payload: v1::Payload,
+    pub(super) options: v1::RunOptions,
+    pub(super) timeout: Duration,
+}
+
+impl Prepared {
+    /// How long the caller waits for the typed answer.
+    pub(super) fn patience(&self) -> Duration {
+        self.timeout.saturating_add(CALL_GRACE)
+    }
 }
 
 /// What an agent answered.
@@ -49,14 +94,20 @@ pub struct Answer<T> {
     pub value: T,
 }
 
-impl<R: FromPayload> Ask<R> {
-    pub(crate) fn new(
+impl<R> Ask<R> {
+    pub(crate) fn unary(
         harness: Option<Harness>,
         agent: String,
         request: Result<Payload, String>,
     ) -> Self {
+        Self::new(Unary(harness), agent, request)
+    }
+}
+
+impl<R, W> Ask<R, W> {
+    pub(super) fn new(way: W, agent: String, request: Result<Payload, String>) -> Self {
         Self {
-            harness,
+            way,
             agent,
             request,
             timeout: None,
@@ -97,7 +148,14 @@ impl<R: FromPayload> Ask<R> {
         self
     }
 
-    /// How many attempts may be made in all, 1 to 16. Default 1.
+    /// When a failed attempt is followed by another. Default: never.
+    pub fn retry(mut self, policy: RetryPolicy) -> Self {
+        self.options.retry_policy = Some(policy.into_wire());
+        self
+    }
+
+    /// How many attempts may be made in all, 1 to 16. Default 1. Short for a [`RetryPolicy`] of so
+    /// many; what that says of waits stays.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.options
             .retry_policy
@@ -138,24 +196,28 @@ impl<R: FromPayload> Ask<R> {
         self
     }
 
-    async fn send(self) -> Result<Answer<R>, Error> {
-        let Some(harness) = self.harness else {
-            return Err(Error::new(
-                ErrorKind::Unreachable,
-                "this context has no harness to ask",
-            ));
-        };
+    /// The attempt that asks.
+    pub(crate) fn parent(mut self, run_id: &str, attempt: u32) -> Self {
+        self.options.parent = Some(v1::AttemptRef {
+            run_id: run_id.to_owned(),
+            attempt,
+        });
+        self
+    }
+
+    /// The way, and what goes out on it.
+    pub(super) fn prepare(self) -> Result<(W, Prepared), Error> {
         let payload = self.request.map_err(|why| {
             Error::new(
                 ErrorKind::Decode,
                 format!("the request has no JSON form: {why}"),
             )
         })?;
-        let timeout = timeout(
-            self.timeout,
-            self.deadline,
-            tokio::time::Instant::now().into_std(),
-        );
+        // The clock is asked only where a deadline is to be kept.
+        let left = self.deadline.map(|deadline| {
+            deadline.saturating_duration_since(tokio::time::Instant::now().into_std())
+        });
+        let timeout = timeout(self.timeout, left);
         if timeout.is_zero() {
             return Err(Error::new(
                 ErrorKind::DeadlineExceeded,
@@ -164,42 +226,65 @@ impl<R: FromPayload> Ask<R> {
         }
         let mut options = self.options;
         options.timeout = Some(wire::duration_out(timeout));
+        let prepared = Prepared {
+            agent: self.agent,
+            payload: wire::payload_out(payload),
+            options,
+            timeout,
+        };
+        Ok((self.way, prepared))
+    }
+}
+
+impl<R: FromPayload> Ask<R> {
+    async fn send(self) -> Result<Answer<R>, Error> {
+        let (Unary(harness), prepared) = self.prepare()?;
+        let Some(harness) = harness else {
+            return Err(Error::new(
+                ErrorKind::Unreachable,
+                "this context has no harness to ask",
+            ));
+        };
+        let patience = prepared.patience();
+        let agent = prepared.agent.clone();
         let mut request = Request::new(v1::AskRequest {
-            agent: self.agent.clone(),
-            payload: Some(wire::payload_out(payload)),
-            options: Some(options),
+            agent: prepared.agent,
+            payload: Some(prepared.payload),
+            options: Some(prepared.options),
         });
-        let patience = timeout.saturating_add(CALL_GRACE);
         request.set_timeout(patience);
         let mut runs = harness.runs();
         // The transport's own timer stops at the response headers; this one covers all of it.
         let call = tokio::time::timeout(patience, harness.called(runs.ask(request)));
-        let answer = call.await.unwrap_or_else(|_| {
-            let message = format!("the harness did not answer within {patience:?}");
-            Err(Error::new(ErrorKind::DeadlineExceeded, message))
-        })?;
-        let (run_id, attempt) = (answer.run_id, answer.attempt);
-        let payload = wire::payload_in(answer.payload.unwrap_or_default());
-        match R::from_payload(payload) {
-            Ok(value) => Ok(Answer {
-                run_id,
-                attempt,
-                value,
-            }),
-            Err(why) => {
-                let message = format!(
-                    "the reply of {} is not of the type asked for: {why}",
-                    self.agent
-                );
-                Err(Error::new(ErrorKind::Decode, message).with_run(&run_id, attempt))
-            }
+        let answer = call
+            .await
+            .unwrap_or_else(|_| Err(harness.unanswered(patience)))?;
+        read(&agent, answer.run_id, answer.attempt, answer.payload)
+    }
+}
+
+/// The answer, as the type asked for.
+pub(super) fn read<R: FromPayload>(
+    agent: &str,
+    run_id: String,
+    attempt: u32,
+    payload: Option<v1::Payload>,
+) -> Result<Answer<R>, Error> {
+    match R::from_payload(wire::payload_in(payload.unwrap_or_default())) {
+        Ok(value) => Ok(Answer {
+            run_id,
+            attempt,
+            value,
+        }),
+        Err(why) => {
+            let message = format!("the reply of {agent} is not of the type asked for: {why}");
+            Err(Error::new(ErrorKind::Decode, message).with_run(&run_id, attempt))
         }
     }
 }
 
 /// The run's timeout: what was asked for, or the default, but never past the deadline.
-fn timeout(asked: Option<Duration>, deadline: Option<Instant>, now: Instant) -> Duration {
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(now));
+fn timeout(asked: Option<Duration>, left: Option<Duration>) -> Duration {
     match (asked, left) {
         (Some(asked), Some(left)) => asked.min(left),
         (Some(asked), None) => asked.min(wire::LONGEST),
@@ -217,7 +302,7 @@ impl<R: FromPayload + 'static> IntoFuture for Ask<R> {
     }
 }
 
-impl<R> fmt::Debug for Ask<R> {
+impl<R, W> fmt::Debug for Ask<R, W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ask")
             .field("agent", &self.agent)
@@ -231,7 +316,6 @@ mod tests {
 
     #[test]
     fn a_timeout_never_goes_past_the_deadline() {
-        let now = Instant::now();
         let second = Duration::from_secs(1);
         for (asked, left, expected) in [
             (None, None, DEFAULT_TIMEOUT),
@@ -242,7 +326,7 @@ mod tests {
             (Some(second), Some(Duration::ZERO), Duration::ZERO),
             (Some(Duration::MAX), None, wire::LONGEST),
         ] {
-            assert_eq!(timeout(asked, left.map(|left| now + left), now), expected);
+            assert_eq!(timeout(asked, left), expected);
         }
     }
 }

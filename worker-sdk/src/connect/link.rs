@@ -63,7 +63,7 @@ impl Link {
                 return Ok((self.presence().newest, channel.clone()));
             }
             match connect(&self.address).await {
-                Ok(channel) => {
+                Ok((channel, _)) => {
                     connection.channel = Some(channel);
                     connection.backoff.reset();
                     self.presence().newest += 1;

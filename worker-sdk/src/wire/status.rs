@@ -4,6 +4,7 @@
 //! workers. Makes no status.
 
 use std::error::Error as StdError;
+use std::sync::Arc;
 
 use harness_proto::v1;
 use prost::Message as _;
@@ -12,7 +13,7 @@ use tonic::{Code, ConnectError, Status, TimeoutExpired};
 use tonic_types::{StatusExt as _, pb};
 
 use super::{duration_in, payload_in};
-use crate::connect::{Address, connection_broke, unreachable_at};
+use crate::connect::{Address, connection_broke, silent_at, unreachable_at};
 use crate::error::{Error, ErrorKind, Parts, Remote};
 use crate::session::{End, EndCode};
 
@@ -112,19 +113,25 @@ pub(crate) fn refusal(end: End) -> Error {
     )
 }
 
-/// Why a call of a caller's failed.
-pub(crate) fn caller_error(address: &Address, status: Status) -> Error {
+/// Why a call of a caller's failed. `heard` says whether anything ever came over the connection.
+pub(crate) fn caller_error(address: &Address, heard: bool, status: Status) -> Error {
     if let Some(told) = told_error(&status) {
         return error_in(told, kind_of(status.code()));
     }
     if in_chain::<ConnectError>(&status) {
         return unreachable_at(address, status.source());
     }
+    if !heard {
+        return silent_at(address);
+    }
     let kind = if in_chain::<TimeoutExpired>(&status)
         || (status.code() == Code::Cancelled && status.message() == TIMEOUT_EXPIRED)
     {
         // tonic calls an elapsed deadline CANCELLED, on both sides.
         ErrorKind::DeadlineExceeded
+    } else if status.source().is_some() {
+        // Only what was made on this side has a source: the connection's own failure.
+        ErrorKind::Transport
     } else {
         kind_of(status.code())
     };
@@ -166,12 +173,17 @@ fn told_error(status: &Status) -> Option<v1::Error> {
     v1::Error::decode(any.value.as_slice()).ok()
 }
 
+/// An error that came with no status.
+pub(crate) fn error_of(told: v1::Error) -> Error {
+    error_in(told, ErrorKind::Internal)
+}
+
 /// An error as the harness told it. A code this SDK does not know counts by its gRPC status.
 fn error_in(told: v1::Error, by_status: ErrorKind) -> Error {
     let known = v1::ErrorCode::try_from(told.code).ok().and_then(kind_in);
     let source = told
         .cause
-        .map(|cause| Box::new(remote(*cause)) as Box<dyn StdError + Send + Sync>);
+        .map(|cause| Arc::new(remote(*cause)) as Arc<dyn StdError + Send + Sync>);
     Error::from_parts(Parts {
         kind: known.unwrap_or(by_status),
         unknown_code: if known.is_none() {
@@ -216,10 +228,11 @@ fn kind_of(code: Code) -> ErrorKind {
         Code::ResourceExhausted => ErrorKind::Busy,
         Code::Unimplemented => ErrorKind::Unimplemented,
         Code::Aborted => ErrorKind::WorkerLost,
-        Code::Internal => ErrorKind::Internal,
+        // The harness's own INTERNAL has an Error in its details.
         Code::Ok
         | Code::Unknown
         | Code::FailedPrecondition
+        | Code::Internal
         | Code::Unavailable
         | Code::DataLoss => ErrorKind::Transport,
     }

@@ -7,6 +7,7 @@ use harness_proto::v1;
 use prost::Message as _;
 use tonic::{Code, Status};
 use tonic_types::pb;
+use worker_sdk::client::RetryPolicy;
 use worker_sdk::{Answer, Error, ErrorKind, Harness, Payload};
 
 use crate::fake::{Asked, Fake, within};
@@ -66,7 +67,13 @@ async fn options_travel_and_a_raw_answer_is_what_came() {
         .metadata("tenant", "a")
         .selector("gpu", "b")
         .priority(-3)
-        .max_attempts(4)
+        .retry(
+            RetryPolicy::attempts(4)
+                .attempt_timeout(Duration::from_secs(1))
+                .backoff(Duration::from_millis(5), Duration::from_millis(9))
+                .multiplier(3.0)
+                .never_after("Hopeless"),
+        )
         .namespace("space")
         .trace_context("00-1-2-01", "k=v")
         .wait_for_agent();
@@ -86,10 +93,13 @@ async fn options_travel_and_a_raw_answer_is_what_came() {
         ),
         ("a", "b")
     );
-    assert_eq!(
-        (options.priority, options.retry_policy.unwrap().max_attempts),
-        (-3, 4)
-    );
+    let policy = options.retry_policy.unwrap();
+    assert_eq!((options.priority, policy.max_attempts), (-3, 4));
+    assert_eq!(policy.attempt_timeout.unwrap().seconds, 1);
+    let waits = [policy.initial_backoff, policy.max_backoff].map(|wait| wait.unwrap().nanos);
+    assert_eq!((waits, policy.multiplier), ([5_000_000, 9_000_000], 3.0));
+    assert_eq!(policy.non_retryable_types, ["Hopeless"]);
+    assert_eq!(options.parent, None);
     assert_eq!(
         (options.namespace.as_str(), options.wait_for_agent),
         ("space", true)

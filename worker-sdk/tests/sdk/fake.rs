@@ -1,5 +1,7 @@
 //! A harness whose every frame is the test's own.
 
+mod runs;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -8,7 +10,7 @@ use std::time::Duration;
 use harness_proto::v1;
 use harness_proto::v1::attach_request::Frame as In;
 use harness_proto::v1::attach_response::Frame as Out;
-use harness_proto::v1::run_service_server::{RunService, RunServiceServer};
+use harness_proto::v1::run_service_server::RunServiceServer;
 use harness_proto::v1::worker_service_server::{WorkerService, WorkerServiceServer};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
@@ -18,6 +20,8 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::Server;
 use tonic::{Code, Request, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
+
+pub(crate) use runs::{Asked, ManyAsked, Told};
 
 /// The longest a test waits for anything.
 pub(crate) const BOUND: Duration = Duration::from_secs(20);
@@ -34,6 +38,7 @@ pub(crate) struct Fake {
     pub(crate) address: String,
     calls: mpsc::Receiver<Call>,
     pub(crate) asks: mpsc::Receiver<Asked>,
+    pub(crate) told: mpsc::Receiver<Told>,
     server: JoinHandle<()>,
 }
 
@@ -67,10 +72,11 @@ impl Fake {
     {
         let (called, calls) = mpsc::channel(2000);
         let (asked, asks) = mpsc::channel(16);
+        let (tell, told) = mpsc::channel(16);
         let server = Server::builder()
             .max_concurrent_streams(2000)
             .add_service(WorkerServiceServer::new(Attaching { called }))
-            .add_service(RunServiceServer::new(Asking { asked }));
+            .add_service(RunServiceServer::new(runs::Asking { asked, tell }));
         let server = tokio::spawn(async move {
             server.serve_with_incoming(incoming).await.unwrap();
         });
@@ -78,6 +84,7 @@ impl Fake {
             address,
             calls,
             asks,
+            told,
             server,
         }
     }
@@ -289,52 +296,4 @@ impl WorkerService for Attaching {
             .map(|answer| answer.unwrap_or_else(|| std::panic::resume_unwind(Box::new("reset"))));
         Ok(Response::new(Box::pin(answers)))
     }
-}
-
-/// An ask, for the test to answer. The sender is closed when the caller hung up.
-pub(crate) struct Asked {
-    pub(crate) request: v1::AskRequest,
-    pub(crate) grpc_timeout: Option<String>,
-    pub(crate) answer: tokio::sync::oneshot::Sender<Result<v1::AskResponse, Status>>,
-}
-
-struct Asking {
-    asked: mpsc::Sender<Asked>,
-}
-
-macro_rules! unserved {
-    ($($rpc:ident($request:ty) -> $response:ty;)*) => {
-        #[tonic::async_trait]
-        impl RunService for Asking {
-            type AskStreamStream = ReceiverStream<Result<v1::AskStreamResponse, Status>>;
-            type AskManyStream = ReceiverStream<Result<v1::AskManyResponse, Status>>;
-            type WatchRunStream = ReceiverStream<Result<v1::WatchRunResponse, Status>>;
-
-            async fn ask(
-                &self,
-                request: Request<v1::AskRequest>,
-            ) -> Result<Response<v1::AskResponse>, Status> {
-                let header = request.metadata().get("grpc-timeout");
-                let grpc_timeout = header.map(|value| value.to_str().unwrap().to_owned());
-                let (answer, answered) = tokio::sync::oneshot::channel();
-                let request = request.into_inner();
-                self.asked.send(Asked { request, grpc_timeout, answer }).await.unwrap();
-                answered.await.unwrap().map(Response::new)
-            }
-
-            $(async fn $rpc(&self, _: Request<$request>) -> Result<Response<$response>, Status> {
-                Err(Status::unimplemented("not in the fake"))
-            })*
-        }
-    };
-}
-
-unserved! {
-    ask_stream(v1::AskStreamRequest) -> Self::AskStreamStream;
-    ask_many(Streaming<v1::AskManyRequest>) -> Self::AskManyStream;
-    start_run(v1::StartRunRequest) -> v1::StartRunResponse;
-    get_run(v1::GetRunRequest) -> v1::GetRunResponse;
-    list_runs(v1::ListRunsRequest) -> v1::ListRunsResponse;
-    cancel_run(v1::CancelRunRequest) -> v1::CancelRunResponse;
-    watch_run(v1::WatchRunRequest) -> Self::WatchRunStream;
 }

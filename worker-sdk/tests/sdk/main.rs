@@ -10,5 +10,8 @@ mod ends;
 mod fake;
 mod leaving;
 mod log;
+mod many;
+mod streams;
+mod strangers;
 mod subject;
 mod work;

@@ -287,7 +287,8 @@ async fn an_agent_asks_another_within_what_is_left_of_its_deadline() {
     let options = asked.request.options.unwrap();
     let timeout = options.timeout.unwrap();
     assert!((25..=30).contains(&timeout.seconds), "{timeout:?}");
-    assert!(options.parent.is_none());
+    let parent = options.parent.unwrap();
+    assert_eq!((parent.run_id.as_str(), parent.attempt), ("run", 1));
     let payload = v1::Payload {
         content_type: String::new(),
         data: "\"there\"".into(),

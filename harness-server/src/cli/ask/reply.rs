@@ -1,45 +1,69 @@
 //! Printing a reply.
 
+use std::borrow::Cow;
+
 use worker_sdk::{Answer, Payload};
 
 use crate::cli::error::CliError;
 use crate::cli::output;
 
-/// Prints a reply: a string without its quotes, other JSON as it came, and what is no JSON as its
-/// bytes; with `json` as one object that holds the reply.
+/// Prints a reply; with `json` as one object that holds it.
 pub(super) fn print(answer: &Answer<Payload>, json: bool) -> Result<(), CliError> {
     if json {
         return output::line(&object(answer));
     }
-    let reply = &answer.value;
-    if !reply.is_json() {
-        return output::bytes(reply.data());
+    output::bytes(&text(&answer.value))
+}
+
+/// A payload for a person: a string without its quotes, other JSON as it came, each on a line; what
+/// is no JSON as its bytes.
+pub(super) fn text(payload: &Payload) -> Vec<u8> {
+    if !payload.is_json() {
+        return payload.data().to_vec();
     }
-    match reply.to_json::<String>() {
-        Ok(text) => output::line(&text),
-        Err(_) => output::bytes(&[reply.data(), b"\n"].concat()),
+    let mut text = match payload.to_json::<String>() {
+        Ok(text) => text.into_bytes(),
+        Err(_) => payload.data().to_vec(),
+    };
+    text.push(b'\n');
+    text
+}
+
+/// An answer as a JSON object.
+pub(super) fn object(answer: &Answer<Payload>) -> String {
+    format!("{{{}}}", members(answer))
+}
+
+/// The members of that object. Text, because a reply must keep its numbers and the order of its keys.
+pub(super) fn members(answer: &Answer<Payload>) -> String {
+    let (run_id, attempt) = (quoted(&answer.run_id), answer.attempt);
+    let reply = member("reply", &answer.value);
+    format!("\"run_id\":{run_id},\"attempt\":{attempt},{reply}")
+}
+
+/// A payload as a member of a JSON object: JSON as it came, on one line; what is no JSON as text or in
+/// base64, after its media type.
+pub(super) fn member(name: &str, payload: &Payload) -> String {
+    match std::str::from_utf8(payload.data()) {
+        Ok(text) if payload.is_json() => format!("\"{name}\":{}", on_one_line(text)),
+        Ok(text) => {
+            let (media_type, text) = (quoted(payload.content_type()), quoted(text));
+            format!("\"content_type\":{media_type},\"{name}\":{text}")
+        }
+        Err(_) => {
+            let (media_type, text) = (quoted(payload.content_type()), base64(payload.data()));
+            format!("\"content_type\":{media_type},\"{name}_base64\":\"{text}\"")
+        }
     }
 }
 
-/// Text, because a reply must keep its numbers and the order of its keys.
-fn object(answer: &Answer<Payload>) -> String {
-    let reply = &answer.value;
-    let (run_id, attempt) = (&answer.run_id, answer.attempt);
-    let value = match std::str::from_utf8(reply.data()) {
-        Ok(text) if reply.is_json() => format!("\"reply\":{text}"),
-        Ok(text) => {
-            let (media_type, text) = (quoted(reply.content_type()), quoted(text));
-            format!("\"content_type\":{media_type},\"reply\":{text}")
-        }
-        Err(_) => {
-            let (media_type, text) = (quoted(reply.content_type()), base64(reply.data()));
-            format!("\"content_type\":{media_type},\"reply_base64\":\"{text}\"")
-        }
-    };
-    format!(
-        "{{\"run_id\":{},\"attempt\":{attempt},{value}}}",
-        quoted(run_id)
-    )
+/// Line breaks of JSON stand between its values, never in them.
+fn on_one_line(json: &str) -> Cow<'_, str> {
+    if json.contains(['\n', '\r']) {
+        Cow::Owned(json.replace(['\n', '\r'], " "))
+    } else {
+        Cow::Borrowed(json)
+    }
 }
 
 fn quoted(text: &str) -> String {

@@ -1,0 +1,104 @@
+//! What may be said beside agent and payload, whichever way the ask goes.
+
+use std::time::Duration;
+
+use clap::Args;
+use worker_sdk::client::{Ask, RetryPolicy};
+
+/// What goes with an ask.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Options {
+    /// How long the run may take, waiting for a slot included, such as 500ms, 2s or 1m
+    /// [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(super) timeout: Option<Duration>,
+
+    /// Wait for a worker when none has offered the agent yet
+    #[arg(long)]
+    wait: bool,
+
+    /// A pair the agent can read; may be given more than once
+    #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
+    metadata: Vec<(String, String)>,
+
+    /// -100 to 100; higher goes first in the agent's queue [default: 0]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(i32).range(-100..=100))]
+    priority: Option<i32>,
+
+    /// Only workers with this label; may be given more than once
+    #[arg(long = "select", value_name = "KEY=VALUE", value_parser = pair)]
+    selector: Vec<(String, String)>,
+
+    /// How many attempts may be made when one fails in a way that can be tried again, 1 to 16
+    /// [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    attempts: Option<u32>,
+
+    /// The longest one attempt may take [default: as long as the run has]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    attempt_timeout: Option<Duration>,
+}
+
+impl Options {
+    pub(super) fn apply<R, W>(&self, mut ask: Ask<R, W>) -> Ask<R, W> {
+        if let Some(timeout) = self.timeout {
+            ask = ask.timeout(timeout);
+        }
+        if self.wait {
+            ask = ask.wait_for_agent();
+        }
+        for (key, value) in &self.metadata {
+            ask = ask.metadata(key, value);
+        }
+        if let Some(priority) = self.priority {
+            ask = ask.priority(priority);
+        }
+        for (key, value) in &self.selector {
+            ask = ask.selector(key, value);
+        }
+        if self.attempts.is_some() || self.attempt_timeout.is_some() {
+            let mut policy = RetryPolicy::attempts(self.attempts.unwrap_or(1));
+            if let Some(timeout) = self.attempt_timeout {
+                policy = policy.attempt_timeout(timeout);
+            }
+            ask = ask.retry(policy);
+        }
+        ask
+    }
+}
+
+pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(timeout) if timeout.is_zero() => Err("a timeout is longer than nothing".to_owned()),
+        Ok(timeout) => Ok(timeout),
+        Err(error) => Err(format!("{error}; write it as 500ms, 2s or 1m")),
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        Some(_) | None => Err("write it as KEY=VALUE".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_has_a_unit() {
+        assert_eq!(duration("1m 30s"), Ok(Duration::from_secs(90)));
+        for bad in ["0s", "5", "soon"] {
+            assert!(duration(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_pair_has_a_key() {
+        assert_eq!(pair("a=b=c"), Ok(("a".to_owned(), "b=c".to_owned())));
+        assert_eq!(pair("a="), Ok(("a".to_owned(), String::new())));
+        assert!(pair("a").is_err() && pair("=a").is_err());
+    }
+}
