@@ -35,7 +35,7 @@ use slots::SlotEntry;
 use timers::{Timer, Timers};
 use workers::Worker;
 
-pub use view::{AgentView, SlotStateView, SlotView, UnreleasedView, WorkerView};
+pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 
 /// What Core keeps to. `config` has the defaults.

@@ -12,7 +12,7 @@ const DEPTH_MAX: u32 = 16;
 
 impl Core {
     /// How deep a request stands below the application that asked first.
-    pub(super) fn depth_of(&self, request: &Request) -> Result<u32, Failure> {
+    pub(super) fn depth_of(&self, request: &Request) -> Result<u32, Box<Failure>> {
         let Some(parent) = request.parent else {
             return Ok(0);
         };
@@ -25,7 +25,7 @@ impl Core {
                 "options.parent names {parent}, which does not run now: only the current attempt \
                  of a run may ask for it"
             );
-            return Err(Failure::new(Code::InvalidRequest, message));
+            return Err(Box::new(Failure::new(Code::InvalidRequest, message)));
         };
         let depth = above.request.depth + 1;
         if depth > DEPTH_MAX {
@@ -33,7 +33,7 @@ impl Core {
                 "{DEPTH_MAX} runs stand above this one, which is the limit: does an agent ask \
                  itself?"
             );
-            return Err(Failure::new(Code::InvalidRequest, message));
+            return Err(Box::new(Failure::new(Code::InvalidRequest, message)));
         }
         Ok(depth)
     }
