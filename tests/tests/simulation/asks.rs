@@ -1,0 +1,155 @@
+//! Callers: what they ask, and when they hang up.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use harness_server::dispatch::{Event, Placing};
+use harness_server::envelope::{Caller, Payload, Request};
+use harness_server::ids::{AgentKey, Attempt, Delivery};
+use harness_server::retry::Policy;
+use harness_server::run::Terms;
+
+use crate::frames::FORBIDDEN;
+use crate::model::{Asked, State, Trigger, UNCOUNTED_MAX, run_id};
+use crate::setting::{AGENTS, LABELS, pairs};
+use crate::world::{What, World};
+
+const BYTES: &[u8] = &[b'1'; 2500];
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Where the runs of one seed share what is the same.
+pub(crate) struct Templates {
+    agents: Vec<AgentKey>,
+    caller: Caller,
+    once: Arc<Policy>,
+}
+
+impl Templates {
+    pub(crate) fn new() -> Self {
+        Self {
+            agents: AGENTS.iter().map(|name| AgentKey::new("", name)).collect(),
+            caller: Caller {
+                subject: "a".into(),
+                namespace: "default".into(),
+            },
+            once: Arc::new(Policy::attempts(1)),
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn ask(&mut self) {
+        let run = self.model.runs.len();
+        let random = &mut self.random;
+        let agent = if random.percent(70) {
+            0
+        } else {
+            random.index(AGENTS.len())
+        };
+        let timeout = random.time(20 * MILLI, 40 * SECOND);
+        let large = random.percent(15);
+        let bytes = random.index(if large { BYTES.len() } else { 300 });
+        let text = random.percent(10);
+        let selector = if random.percent(75) {
+            LABELS[0]
+        } else {
+            random.pick(&LABELS)
+        };
+        let priority = if random.percent(60) {
+            0
+        } else {
+            random.pick(&[-100, -1, 1, 100])
+        };
+        let wait_for_agent = random.percent(40);
+        let patience = random.percent(20).then(|| random.micros(100, 20_000_000));
+        let policy = self.policy();
+        let request = Request {
+            agent: self.templates.agents[agent].clone(),
+            payload: Payload {
+                content_type: if text {
+                    "text/plain".to_owned()
+                } else {
+                    String::new()
+                },
+                data: Bytes::from_static(&BYTES[..bytes]),
+            },
+            metadata: HashMap::new(),
+            caller: self.templates.caller.clone(),
+            trace: None,
+            parent: self.parent(),
+            depth: 0,
+        };
+        let deadline = self.now() + timeout;
+        self.before(Trigger::Ask(run));
+        self.model.ask(Asked {
+            agent,
+            request: request.clone(),
+            deadline,
+            policy: policy.clone(),
+            selector: pairs(selector),
+            priority,
+            wait_for_agent,
+        });
+        self.apply(Event::Ask {
+            run: run_id(run),
+            request,
+            terms: Terms {
+                deadline,
+                retry: policy,
+                uncounted_max: UNCOUNTED_MAX,
+                poison_max: 3,
+            },
+            placing: Placing {
+                selector: pairs(selector),
+                priority,
+                wait_for_agent,
+            },
+        });
+        if let Some(patience) = patience {
+            self.later(patience, What::HangUp(run));
+        }
+    }
+
+    fn policy(&mut self) -> Arc<Policy> {
+        let random = &mut self.random;
+        if random.percent(50) {
+            return self.templates.once.clone();
+        }
+        let mut policy = Policy::attempts(1 + random.below(4) as u32);
+        policy.initial_backoff = random.time(MILLI, 10 * SECOND) - MILLI;
+        policy.max_backoff = random.time(MILLI, 20 * SECOND);
+        policy.non_retryable_types.push(FORBIDDEN.to_owned());
+        if random.percent(40) {
+            policy.attempt_timeout = Some(random.time(MILLI, 20 * SECOND));
+        }
+        Arc::new(policy)
+    }
+
+    /// The delivery that asks: mostly none, mostly one that runs.
+    fn parent(&mut self) -> Option<Delivery> {
+        if self.model.runs.is_empty() || !self.random.percent(self.chains) {
+            return None;
+        }
+        let newest = self.model.runs.len() - 1;
+        let last = |back: usize| newest - back.min(newest);
+        let from = self.random.index(4);
+        let runs = |run: &usize| matches!(self.model.runs[*run].state, State::Running(_));
+        let run = (from..8).map(last).find(runs).unwrap_or(last(from));
+        let wrong = u32::from(self.random.percent(10));
+        Some(Delivery {
+            run: run_id(run),
+            attempt: Attempt(self.model.runs[run].attempt + wrong),
+        })
+    }
+
+    pub(crate) fn hang_up(&mut self, run: usize) {
+        self.before(Trigger::Cancelled(run));
+        self.apply(Event::Cancelled {
+            run: run_id(run),
+            why: String::new(),
+        });
+    }
+}
