@@ -23,7 +23,7 @@ use tally::Tally;
 use world::World;
 
 /// Seeds when nothing else is said: some seconds, unoptimised.
-const SEEDS: u64 = 2000;
+const SEEDS: u64 = 10_000;
 
 /// So many seeds meet everything the tally lists.
 const SEEDS_FOR_ALL: u64 = 2000;

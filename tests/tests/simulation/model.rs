@@ -69,8 +69,8 @@ pub(crate) struct Model {
     expected_ack: Option<(usize, u64)>,
     expected_stale: bool,
     expected_released: Option<bool>,
-    /// Runs that look for a slot in this event.
-    settled: Vec<usize>,
+    /// Runs that look for a slot, and whether each must be judged first.
+    settled: Vec<(usize, bool)>,
     owed: usize,
     agents_before: usize,
     totals: Totals,

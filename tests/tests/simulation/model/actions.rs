@@ -256,6 +256,9 @@ impl Model {
             Some((_, judged)) => {
                 assert!(!room, "run {run} is judged by {schema:?} again");
                 *judged = Judged::Awaited;
+                for (settled, awaits) in &mut self.settled {
+                    *awaits |= *settled == run;
+                }
             }
             None => entry.judged.push((schema, Judged::Awaited)),
         }

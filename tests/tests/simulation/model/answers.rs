@@ -57,10 +57,13 @@ impl Model {
     fn is_full_for(&self, run: usize) -> bool {
         let entry = &self.runs[run];
         let agent = &self.agents[entry.agent];
-        let settling = |other: &&usize| !self.runs[**other].waiting && **other != run;
-        let uncounted = self.settled.iter().filter(settling).count();
-        agent.waiting + uncounted >= self.limits.queue_runs
-            || self.totals.queued_bytes + entry.bytes > self.limits.queue_bytes
+        // Others that look for a slot in this event may have begun to wait before it.
+        let others = self.settled.iter().map(|(other, _)| *other);
+        let others = others.filter(|other| !self.runs[*other].waiting && *other != run);
+        let more = others.clone().count();
+        let more_bytes: u64 = others.map(|other| self.runs[other].bytes).sum();
+        agent.waiting + more >= self.limits.queue_runs
+            || self.totals.queued_bytes + more_bytes + entry.bytes > self.limits.queue_bytes
             || self.is_cycle(run)
             || (self.trigger == Trigger::Ask(run) && self.agents_before >= self.limits.agents)
     }

@@ -52,9 +52,12 @@ impl Model {
 
     /// Counts the runs that looked for a slot and now wait for one.
     fn let_wait(&mut self) {
-        for run in std::mem::take(&mut self.settled) {
+        let mut settled = std::mem::take(&mut self.settled);
+        // Those that come back are let in beyond the limit, so they are counted last.
+        settled.sort_unstable_by_key(|(run, _)| self.runs[*run].attempt > 0);
+        for (run, awaits) in settled {
             let entry = &self.runs[run];
-            if entry.state != State::Queued || entry.waiting || self.awaits(run) {
+            if entry.state != State::Queued || entry.waiting || awaits {
                 continue;
             }
             let agent = &self.agents[entry.agent];
@@ -68,7 +71,8 @@ impl Model {
         }
     }
 
-    fn awaits(&self, run: usize) -> bool {
+    /// Whether a schema that is connected has yet to say whether it takes a run.
+    pub(super) fn awaits(&self, run: usize) -> bool {
         let entry = &self.runs[run];
         let classes = &self.agents[entry.agent].classes;
         classes.iter().any(|(schema, most, _)| {

@@ -12,7 +12,7 @@ impl Model {
     pub(super) fn settle(&mut self, run: usize) {
         if self.runs[run].settled != self.event {
             self.runs[run].settled = self.event;
-            self.settled.push(run);
+            self.settled.push((run, self.awaits(run)));
         }
     }
 
