@@ -9,6 +9,7 @@ mod deadlines;
 mod frames;
 mod hang_ups;
 mod leaving;
+mod order;
 mod placing;
 mod queues;
 mod released;
