@@ -243,7 +243,9 @@ def run(agent, reply, *, address=None, slots=None, request_schema=None, reply_sc
         signal.signal(number, on_signal)
 
     def say(text):
-        print(f"{agent}: {text}", file=sys.stderr, flush=True)
+        # One write a line: print makes two, and what `reply` logs could come between.
+        sys.stderr.write(f"{agent}: {text}\n")
+        sys.stderr.flush()
 
     with open_channel(address) as channel:
         stub = service.WorkerServiceStub(channel)

@@ -8,11 +8,17 @@ mod admission;
 mod attach_body;
 mod convert;
 mod deadline;
+mod entries;
+mod events;
 mod frames;
 mod hang_ups;
+mod health;
+mod http;
+mod many;
 mod router;
 mod run_service;
 mod status;
+mod streams;
 mod worker_service;
 
 pub use router::{Router, router};

@@ -11,7 +11,7 @@ use bytesize::ByteSize;
 use serde::{Deserialize, Serialize};
 use toml::de::{DeTable, DeValue};
 
-use crate::{dispatch, slot};
+use crate::{dispatch, journal, slot};
 
 /// The address that `serve` listens on and clients dial when none is given.
 pub const DEFAULT_ADDRESS: &str = "127.0.0.1:7070";
@@ -89,6 +89,20 @@ pub struct Limits {
     pub release_timeout: Duration,
     /// Cancelled requests remembered until they are released. Default 10,000.
     pub unreleased: usize,
+    /// Entries of workers in the journal of an interactive run. Default 50,000.
+    pub journal_entries: usize,
+    /// Their bytes, in memory. Default 1 MiB.
+    pub journal_bytes: ByteSize,
+    /// How long an ended interactive run is kept. Default 60 s.
+    #[serde(with = "humantime_serde")]
+    pub ended_kept: Duration,
+    /// Ended interactive runs kept at most. Default 10,000.
+    pub ended_runs: usize,
+    /// Asks open at once on one AskMany call. Default 256.
+    pub many_window: u32,
+    /// How often a quiet AskStream or WatchRun says that it is there. Default 15 s.
+    #[serde(with = "humantime_serde")]
+    pub stream_heartbeat: Duration,
     /// How long an agent stays known after its last slot. Default 1 h.
     #[serde(with = "humantime_serde")]
     pub agent_kept: Duration,
@@ -155,6 +169,12 @@ impl Default for Limits {
             shutdown_grace: Duration::from_secs(30),
             release_timeout: Duration::from_secs(10 * 60),
             unreleased: 10_000,
+            journal_entries: 50_000,
+            journal_bytes: ByteSize::mib(1),
+            ended_kept: Duration::from_secs(60),
+            ended_runs: 10_000,
+            many_window: 256,
+            stream_heartbeat: Duration::from_secs(15),
             agent_kept: Duration::from_secs(60 * 60),
             agents: 10_000,
             agent_classes: 16,
@@ -200,6 +220,12 @@ impl Limits {
             connecting_retry: self.connecting_retry,
             release_timeout: self.release_timeout,
             unreleased: self.unreleased,
+            journal: journal::Limits {
+                entries: self.journal_entries,
+                bytes: usize::try_from(self.journal_bytes.as_u64()).unwrap_or(usize::MAX),
+            },
+            ended_kept: self.ended_kept,
+            ended_runs: self.ended_runs,
         }
     }
 }

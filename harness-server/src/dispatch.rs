@@ -7,10 +7,13 @@
 
 #![deny(clippy::wildcard_enum_match_arm)]
 
+mod actions;
 mod agents;
 mod asks;
 mod chains;
+mod history;
 mod ends;
+mod events;
 mod placing;
 mod slots;
 mod timers;
@@ -20,21 +23,23 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use crate::envelope::{Answer, Failure, Payload, Request};
-use crate::ids::{AgentKey, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::ids::{AgentKey, Lease, RunId, SlotId, WorkerId};
 use crate::retry::Policy;
-use crate::{run, slot};
+use crate::{journal, run, slot};
 
 use agents::Agent;
 use asks::RunEntry;
+use history::History;
 use slots::SlotEntry;
 use timers::{Timer, Timers};
-use workers::Worker;
+use workers::{Drained, Worker};
 
+pub use actions::{Action, Note};
+pub use events::{Event, Frame, Placing, Reply};
+pub use history::{Reading, RunState, RunView};
 pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 
@@ -68,238 +73,12 @@ pub struct Limits {
     pub release_timeout: Duration,
     /// Cancelled requests remembered until they are released.
     pub unreleased: usize,
-}
-
-/// What happens.
-#[derive(Debug)]
-pub enum Event {
-    /// A hello was accepted.
-    Opened {
-        /// The new slot.
-        slot: SlotId,
-        /// What it offers.
-        offer: Offer,
-    },
-    /// A frame came from a worker.
-    Frame {
-        /// From which slot.
-        slot: SlotId,
-        /// What it says.
-        frame: Frame,
-    },
-    /// A call is gone without an end of ours.
-    Lost {
-        /// Which.
-        slot: SlotId,
-        /// What is known of it, for the error.
-        why: String,
-    },
-    /// A worker says that cancelled work has stopped.
-    Released {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-        /// What came with its request.
-        lease: Lease,
-    },
-    /// Somebody asks.
-    Ask {
-        /// The new run.
-        run: RunId,
-        /// What is asked, and of whom.
-        request: Request,
-        /// Its deadline and attempts.
-        terms: run::Terms,
-        /// Which slots it may go to, and when.
-        placing: Placing,
-    },
-    /// A piece of a run's output has reached its caller.
-    OutputSeen {
-        /// The run.
-        run: RunId,
-    },
-    /// A request was held against a schema.
-    Judged {
-        /// The run.
-        run: RunId,
-        /// The schema.
-        schema: SchemaId,
-        /// Why the schema does not take it.
-        refusal: Option<Failure>,
-    },
-    /// Somebody cancels a run or hangs up.
-    Cancelled {
-        /// The run.
-        run: RunId,
-        /// Who and why.
-        why: String,
-    },
-    /// The harness is leaving: nothing new starts.
-    ServerLeaving,
-    /// The harness is leaving and waits no longer.
-    ServerLeft,
-    /// Time passed.
-    Tick,
-}
-
-/// A frame of a worker, after its hello.
-#[derive(Debug)]
-pub enum Frame {
-    /// It is there, and works on this.
-    Heartbeat(Option<Delivery>),
-    /// A journal entry.
-    Append {
-        /// Whose.
-        delivery: Delivery,
-        /// Its worker_seq.
-        seq: u64,
-        /// What it holds.
-        kind: slot::EntryKind,
-        /// Its encoded size.
-        bytes: u64,
-        /// Up to which seq an acknowledgement has been written to the worker.
-        acknowledged: u64,
-    },
-    /// The end of a request.
-    Reply {
-        /// Whose.
-        delivery: Delivery,
-        /// Its worker_seq.
-        seq: u64,
-        /// What it says.
-        reply: Reply,
-    },
-    /// It takes no new request.
-    Leave,
-    /// It sends nothing more.
-    HalfClosed,
-    /// A second hello.
-    HelloAgain,
-    /// No known case.
-    Unknown,
-    /// Over our limit; sizes in bytes.
-    TooLarge {
-        /// Its size.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
-    },
-}
-
-/// What a reply says, after it was held against the slot's schema.
-#[derive(Debug)]
-pub enum Reply {
-    /// A value.
-    Value(Payload),
-    /// The agent's error.
-    Error(Failure),
-    /// A value the slot's own schema refuses.
-    Invalid(Failure),
-    /// A value over the limit.
-    TooLarge(Failure),
-    /// The request is given back unworked.
-    Declined,
-}
-
-/// What to do about an event. Each names its slot and attempt, so a late one is harmless.
-#[derive(Debug)]
-pub enum Action {
-    /// Welcome a slot.
-    Welcome {
-        /// Which.
-        slot: SlotId,
-    },
-    /// Send a request.
-    Deliver {
-        /// To which slot.
-        slot: SlotId,
-        /// Under which number.
-        delivery: Delivery,
-        /// The proof that comes with it.
-        lease: Lease,
-        /// What to send.
-        request: Arc<Request>,
-        /// When the run ends.
-        deadline: Instant,
-    },
-    /// Acknowledge appends.
-    Acknowledge {
-        /// To which slot.
-        slot: SlotId,
-        /// Up to which worker_seq.
-        seq: u64,
-    },
-    /// End a call.
-    End {
-        /// Which.
-        slot: SlotId,
-        /// How.
-        end: slot::End,
-    },
-    /// Hold a request against a schema and tell. It is asked once: the run waits for the `Judged`
-    /// before it waits for a slot.
-    Judge {
-        /// The run.
-        run: RunId,
-        /// The schema.
-        schema: SchemaId,
-        /// What to hold against it.
-        request: Arc<Request>,
-    },
-    /// Answer a caller.
-    Answer {
-        /// The run.
-        run: RunId,
-        /// What to answer.
-        answer: Answer,
-    },
-    /// Something for the log.
-    Note(Note),
-}
-
-/// What the log should say.
-#[derive(Debug)]
-pub enum Note {
-    /// Cancelled work has stopped.
-    Released {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-        /// From the end of its call to the proof.
-        took: Duration,
-    },
-    /// A released that proves nothing.
-    ReleasedUnknown {
-        /// The worker that said so.
-        worker: WorkerId,
-        /// What it named.
-        delivery: Delivery,
-    },
-    /// No released came in time.
-    GaveUp {
-        /// The worker.
-        worker: WorkerId,
-        /// The work.
-        delivery: Delivery,
-    },
-    /// A frame about a request that was answered just before, or whose slot is gone.
-    Stale {
-        /// The slot.
-        slot: SlotId,
-    },
-}
-
-/// Which slots a run may go to, and when.
-#[derive(Clone, Debug, Default)]
-pub struct Placing {
-    /// Labels its slot must have.
-    pub selector: BTreeMap<String, String>,
-    /// -100 to 100; higher goes first.
-    pub priority: i32,
-    /// Whether an unknown agent counts as known and empty.
-    pub wait_for_agent: bool,
+    /// What a run's journal may hold of its workers' entries.
+    pub journal: journal::Limits,
+    /// How long an ended run is kept.
+    pub ended_kept: Duration,
+    /// Ended runs kept at most.
+    pub ended_runs: usize,
 }
 
 /// Where chance comes from.
@@ -325,6 +104,8 @@ pub struct Core {
     agents: HashMap<AgentKey, Agent>,
     workers: HashMap<WorkerId, Worker>,
     timers: Timers,
+    history: History,
+    drained: Drained,
 }
 
 impl Core {
@@ -344,6 +125,8 @@ impl Core {
             agents: HashMap::new(),
             workers: HashMap::new(),
             timers: Timers::default(),
+            history: History::default(),
+            drained: Drained::default(),
         }
     }
 
@@ -378,7 +161,8 @@ impl Core {
                 delivery,
                 lease,
             } => {
-                actions.push(Action::Note(self.released(now, worker, delivery, lease)));
+                let note = self.released(now, worker, delivery, lease, actions);
+                actions.push(Action::Note(note));
             }
             Event::Ask {
                 run,
@@ -388,9 +172,17 @@ impl Core {
             } => {
                 self.ask(now, run, request, (terms, placing), actions);
             }
-            Event::OutputSeen { run } => {
-                self.run_apply(now, run, run::Event::OutputSeen, actions);
+            Event::Read { run, seq, output } => {
+                if output {
+                    self.run_apply(now, run, run::Event::OutputSeen, actions);
+                }
+                self.read_up_to(run, seq, actions);
             }
+            Event::Watched { run, more } => self.watched(run, more),
+            Event::CancelRequested { run, who, why } => {
+                self.cancel_requested(now, run, who, why, actions);
+            }
+            Event::Drain { worker, reason } => self.drain(now, worker, &reason, actions),
             Event::Judged {
                 run,
                 schema,
@@ -413,7 +205,7 @@ impl Core {
                 Timer::Retry(run) => self.backed_off(now, run, actions),
                 Timer::Slot(slot) => self.slot_tick(now, slot, actions),
                 Timer::Release(worker, delivery) => {
-                    self.forget_unreleased(worker, delivery);
+                    self.gave_up(now, worker, delivery, actions);
                     actions.push(Action::Note(Note::GaveUp { worker, delivery }));
                 }
                 Timer::Agent(agent) => self.forget_agent(now, &agent),

@@ -3,31 +3,34 @@
 //! Callers' and sessions' own tasks run it; its one task of its own is the timer. No lock is held
 //! over an await, and no action is performed under Core's lock.
 
+mod asking;
+mod notes;
 mod outbox;
+mod slot_handle;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::Limits;
-use crate::dispatch::{
-    Action, AgentView, Chance, Core, Event, Frame, Note, Offer, Placing, WorkerView,
-};
-use crate::envelope::{Answer, Code, Failure, Request};
-use crate::ids::{Delivery, Lease, RunId, SlotId, WorkerId};
+use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, WorkerView};
+use crate::envelope::{Answer, Code, Failure};
+use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::retry::Policy;
-use crate::run::Terms;
 use crate::schema::{Schema, SchemaError, Schemas, Subject};
-use crate::slot::End;
 
-pub use outbox::{Outbox, Outgoing};
+use asking::Caller;
+
+pub use asking::{Asked, ManyAnswer, Tagged, Watch};
+pub use outbox::{Outbox, Outgoing, Undelivered};
+pub use slot_handle::{OfferSchemas, SlotHandle};
 
 /// A harness's engine; cheap to clone.
 #[derive(Clone)]
@@ -36,18 +39,23 @@ pub struct Engine(Arc<Shared>);
 struct Shared {
     server_id: Uuid,
     started: Instant,
+    started_at: SystemTime,
     limits: Limits,
     schemas: Schemas,
     next_slot: AtomicU64,
     state: Mutex<State>,
     timer_moved: Notify,
     idle: Notify,
+    /// Grows when a slot comes or goes.
+    attached: watch::Sender<u64>,
 }
 
 struct State {
     core: Core,
     outboxes: HashMap<SlotId, Arc<Outbox>>,
-    callers: HashMap<RunId, oneshot::Sender<Answer>>,
+    callers: HashMap<RunId, Caller>,
+    /// The bells of those who read journals.
+    watches: HashMap<RunId, watch::Sender<()>>,
     /// When the timer task wakes next, while it sleeps.
     timer_at: Option<Instant>,
     leaving: bool,
@@ -56,7 +64,8 @@ struct State {
 /// An action with what it needs, ready to be performed without the lock.
 enum Effect {
     To(Arc<Outbox>, Action),
-    Answer(oneshot::Sender<Answer>, Answer),
+    Answer(Caller, RunId, Answer),
+    Grew(watch::Sender<()>),
     Judge(Action),
     Note(Note),
 }
@@ -72,6 +81,7 @@ impl Engine {
         Self(Arc::new(Shared {
             server_id: Uuid::new_v4(),
             started: now,
+            started_at: SystemTime::now(),
             limits,
             schemas,
             next_slot: AtomicU64::new(1),
@@ -79,11 +89,13 @@ impl Engine {
                 core,
                 outboxes: HashMap::new(),
                 callers: HashMap::new(),
+                watches: HashMap::new(),
                 timer_at: None,
                 leaving: false,
             }),
             timer_moved: Notify::new(),
             idle: Notify::new(),
+            attached: watch::Sender::new(0),
         }))
     }
 
@@ -97,6 +109,12 @@ impl Engine {
     #[must_use]
     pub fn started(&self) -> Instant {
         self.0.started
+    }
+
+    /// An instant by the wall clock, as it was read once at the start.
+    #[must_use]
+    pub fn wall_clock(&self, at: Instant) -> SystemTime {
+        self.0.started_at + at.saturating_duration_since(self.0.started)
     }
 
     /// What it keeps to.
@@ -131,28 +149,6 @@ impl Engine {
                 () = moved => {}
                 () = stop.cancelled() => return,
             }
-        }
-    }
-
-    /// Starts a run. Dropping what comes back before it is answered cancels the run.
-    #[must_use]
-    pub fn ask(&self, request: Request, terms: Terms, placing: Placing) -> Asked {
-        let run = RunId(Uuid::now_v7());
-        let (sender, answer) = oneshot::channel();
-        let event = Event::Ask {
-            run,
-            request,
-            terms,
-            placing,
-        };
-        self.apply_with(event, |state| {
-            state.callers.insert(run, sender);
-        });
-        Asked {
-            engine: self.clone(),
-            run,
-            answer,
-            answered: false,
         }
     }
 
@@ -198,10 +194,33 @@ impl Engine {
         });
     }
 
+    /// An operator wants a worker to finish, leave and not come back.
+    pub fn drain(&self, worker: WorkerId, reason: String) {
+        self.apply(Event::Drain { worker, reason });
+    }
+
+    /// Changes when a slot has come or gone.
+    #[must_use]
+    pub fn attached(&self) -> watch::Receiver<u64> {
+        self.0.attached.subscribe()
+    }
+
+    /// The call of a request ended before the worker could see it: what a worker has never seen it
+    /// does not work on, nor says released for.
+    pub fn undelivered(&self, request: Undelivered) {
+        self.released(request.worker, request.delivery, request.lease);
+    }
+
     /// The agents of a namespace.
     #[must_use]
     pub fn agents(&self, namespace: &str) -> Vec<AgentView> {
         self.lock().core.view_agents(namespace)
+    }
+
+    /// Whether an agent has a slot that is not leaving; none when it is not known.
+    #[must_use]
+    pub fn serves(&self, agent: &AgentKey) -> Option<bool> {
+        self.lock().core.serves(agent)
     }
 
     /// The workers of a namespace, or of one of its agents.
@@ -275,9 +294,14 @@ impl Engine {
 
     fn decide(&self, event: Event, prepare: impl FnOnce(&mut State)) -> Vec<Effect> {
         let mut actions = Vec::new();
+        let lost = matches!(event, Event::Lost { .. });
         let mut state = self.lock();
         prepare(&mut state);
         state.core.apply(Instant::now(), event, &mut actions);
+        let attached = actions
+            .iter()
+            .any(|action| matches!(action, Action::Welcome { .. } | Action::End { .. }))
+            || lost;
         let effects = actions
             .into_iter()
             .filter_map(|action| state.address(action))
@@ -296,6 +320,9 @@ impl Engine {
         if timer_is_late {
             self.0.timer_moved.notify_one();
         }
+        if attached {
+            self.0.attached.send_modify(|version| *version += 1);
+        }
         if idle {
             self.0.idle.notify_waiters();
         }
@@ -305,11 +332,15 @@ impl Engine {
     fn perform(&self, effects: Vec<Effect>, judgements: &mut Vec<Action>) {
         for effect in effects {
             match effect {
-                Effect::To(outbox, action) => tell(&outbox, action),
-                // A caller that has gone meanwhile needs no answer.
-                Effect::Answer(caller, answer) => drop(caller.send(answer)),
+                Effect::To(outbox, action) => {
+                    if let Some(undelivered) = tell(&outbox, action) {
+                        self.undelivered(undelivered);
+                    }
+                }
+                Effect::Answer(caller, run, answer) => caller.answer(run, answer),
+                Effect::Grew(bell) => bell.send_modify(|()| {}),
                 Effect::Judge(action) => judgements.push(action),
-                Effect::Note(note) => log(&note),
+                Effect::Note(note) => notes::log(&note),
             }
         }
     }
@@ -338,7 +369,8 @@ impl State {
         match action {
             Action::Welcome { slot }
             | Action::Deliver { slot, .. }
-            | Action::Acknowledge { slot, .. } => self
+            | Action::Acknowledge { slot, .. }
+            | Action::Drain { slot, .. } => self
                 .outboxes
                 .get(&slot)
                 .map(|outbox| Effect::To(outbox.clone(), action)),
@@ -349,160 +381,37 @@ impl State {
             Action::Answer { run, answer } => self
                 .callers
                 .remove(&run)
-                .map(|caller| Effect::Answer(caller, answer)),
+                .map(|caller| Effect::Answer(caller, run, answer)),
+            Action::Grew { run } => self.watches.get(&run).cloned().map(Effect::Grew),
             Action::Judge { .. } => Some(Effect::Judge(action)),
             Action::Note(note) => Some(Effect::Note(note)),
         }
     }
 }
 
-fn tell(outbox: &Outbox, action: Action) {
+/// Gives a request back that came after the end of its call.
+fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
     match action {
         Action::Welcome { slot } => outbox.welcome(slot),
         Action::Deliver {
+            worker,
             delivery,
             lease,
             request,
             deadline,
             ..
         } => {
-            outbox.request(delivery, lease, request, deadline);
+            let to = Undelivered {
+                worker,
+                delivery,
+                lease,
+            };
+            return outbox.request(to, request, deadline);
         }
-        Action::Acknowledge { seq, .. } => outbox.acknowledge(seq),
+        Action::Acknowledge { delivery, seq, .. } => outbox.acknowledge(delivery, seq),
+        Action::Drain { reason, .. } => outbox.drain(reason),
         Action::End { end, .. } => outbox.end(end),
-        Action::Answer { .. } | Action::Judge { .. } | Action::Note(_) => {}
+        Action::Answer { .. } | Action::Grew { .. } | Action::Judge { .. } | Action::Note(_) => {}
     }
-}
-
-fn log(note: &Note) {
-    match note {
-        Note::Released {
-            worker,
-            delivery,
-            took,
-        } => {
-            info!(%worker, run = %delivery.run, attempt = %delivery.attempt, ?took,
-                "cancelled work has stopped");
-        }
-        Note::ReleasedUnknown { worker, delivery } => {
-            debug!(%worker, run = %delivery.run, attempt = %delivery.attempt,
-                "ignoring a released for work this worker does not owe");
-        }
-        Note::GaveUp { worker, delivery } => {
-            warn!(%worker, run = %delivery.run, attempt = %delivery.attempt,
-                "no released came in time; counting cancelled work as stopped");
-        }
-        Note::Stale { slot } => debug!(%slot, "dropped a frame about a request that is over"),
-    }
-}
-
-/// A run that was started, until its answer.
-pub struct Asked {
-    engine: Engine,
-    run: RunId,
-    answer: oneshot::Receiver<Answer>,
-    answered: bool,
-}
-
-impl Asked {
-    /// Its run.
-    #[must_use]
-    pub fn run(&self) -> RunId {
-        self.run
-    }
-
-    /// Waits for the answer. Every run gets one, at its deadline at the latest.
-    pub async fn answer(mut self) -> Answer {
-        let answer = (&mut self.answer).await;
-        self.answered = true;
-        answer.expect("a run must be answered before its caller is forgotten")
-    }
-}
-
-impl Drop for Asked {
-    fn drop(&mut self) {
-        if !self.answered {
-            let why = "the caller hung up".to_owned();
-            self.engine.apply(Event::Cancelled { run: self.run, why });
-        }
-    }
-}
-
-/// The schemas of a slot's offer; keeps them compiled as long as the slot is there.
-#[derive(Clone, Debug, Default)]
-pub struct OfferSchemas {
-    /// Of requests.
-    pub request: Option<Arc<Schema>>,
-    /// Of replies.
-    pub reply: Option<Arc<Schema>>,
-}
-
-/// A session's hold on its slot. Dropping it without an end loses the slot.
-pub struct SlotHandle {
-    engine: Engine,
-    slot: SlotId,
-    outbox: Arc<Outbox>,
-    schemas: OfferSchemas,
-    closed: bool,
-}
-
-impl SlotHandle {
-    /// The slot.
-    #[must_use]
-    pub fn slot(&self) -> SlotId {
-        self.slot
-    }
-
-    /// Whether a request is in it.
-    #[must_use]
-    pub fn is_busy(&self) -> bool {
-        self.engine.lock().core.is_busy(self.slot)
-    }
-
-    /// What the replies are held against.
-    #[must_use]
-    pub fn reply_schema(&self) -> Option<&Schema> {
-        self.schemas.reply.as_deref()
-    }
-
-    /// What goes to the worker.
-    #[must_use]
-    pub fn outbox(&self) -> &Outbox {
-        &self.outbox
-    }
-
-    /// A frame came from the worker.
-    pub fn frame(&self, frame: Frame) {
-        self.engine.apply(Event::Frame {
-            slot: self.slot,
-            frame,
-        });
-    }
-
-    /// The call is gone without an end of ours.
-    pub fn lost(mut self, why: String) {
-        self.close(why);
-    }
-
-    fn close(&mut self, why: String) {
-        if std::mem::replace(&mut self.closed, true) {
-            return;
-        }
-        self.engine.apply_with(
-            Event::Lost {
-                slot: self.slot,
-                why,
-            },
-            |state| {
-                state.outboxes.remove(&self.slot);
-            },
-        );
-        self.outbox.end(End::Closed);
-    }
-}
-
-impl Drop for SlotHandle {
-    fn drop(&mut self) {
-        self.close("its call was dropped".to_owned());
-    }
+    None
 }

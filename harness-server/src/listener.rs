@@ -280,8 +280,7 @@ fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.hello_timeout)
-        .keep_alive(false);
+        .header_read_timeout(limits.hello_timeout);
     builder
         .http2()
         .timer(TokioTimer::new())

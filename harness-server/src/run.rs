@@ -156,6 +156,15 @@ impl Run {
         self.attempt
     }
 
+    /// The newest delivery.
+    #[must_use]
+    pub fn delivery(&self) -> Delivery {
+        Delivery {
+            run: self.id,
+            attempt: self.attempt,
+        }
+    }
+
     /// The delivery the next slot gets.
     #[must_use]
     pub fn next_delivery(&self) -> Delivery {

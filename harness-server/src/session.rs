@@ -9,6 +9,7 @@ mod hello;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_stream::{Stream, StreamExt};
 use tracing::{debug, info};
@@ -40,8 +41,8 @@ pub enum Incoming {
         seq: u64,
         /// What it holds.
         kind: EntryKind,
-        /// Its encoded size.
-        bytes: u64,
+        /// It, encoded.
+        entry: Bytes,
     },
     /// The end of a request.
     Reply {
@@ -130,7 +131,7 @@ impl Session {
     }
 
     async fn open(&self, hello: Hello) -> Result<SlotHandle, Refusal> {
-        let (offer, previous) = hello.accept(self.engine.limits(), &self.peer)?;
+        let (mut offer, previous) = hello.accept(self.engine.limits(), &self.peer)?;
         let schemas = OfferSchemas {
             request: self
                 .engine
@@ -143,17 +144,20 @@ impl Session {
                 .await
                 .map_err(|error| Refusal::Invalid(format!("agent.reply_schema: {error}")))?,
         };
-        match previous {
-            Previous::None => {}
-            Previous::Released(delivery, lease) => {
-                self.engine.released(offer.worker, delivery, lease);
-            }
+        let released = match previous {
+            Previous::None => None,
+            Previous::Released(delivery, lease) => Some((delivery, lease)),
             Previous::Resume => return Err(Refusal::NotYours),
-        }
-        let mut offer = offer;
+        };
+        let worker = offer.worker;
         offer.request_schema = schemas.request.as_ref().map(|schema| schema.id());
-        debug!(worker = %offer.worker, name = offer.info.name, agent = %offer.agent, "slot opens");
-        Ok(self.engine.open(offer, self.outbox.clone(), schemas))
+        debug!(%worker, name = offer.info.name, agent = %offer.agent, "slot opens");
+        let slot = self.engine.open(offer, self.outbox.clone(), schemas);
+        // After the slot is there, so that the worker is known without a break.
+        if let Some((delivery, lease)) = released {
+            self.engine.released(worker, delivery, lease);
+        }
+        Ok(slot)
     }
 
     fn refuse(&self, refusal: Refusal) {
@@ -223,14 +227,14 @@ fn judged(slot: &SlotHandle, incoming: Incoming) -> Frame {
             delivery,
             seq,
             kind,
-            bytes,
+            entry,
         } => {
             let acknowledged = slot.outbox().acknowledged();
             Frame::Append {
                 delivery,
                 seq,
                 kind,
-                bytes,
+                entry,
                 acknowledged,
             }
         }

@@ -113,6 +113,8 @@ pub enum Event {
     },
     /// The worker takes no new request.
     Leave,
+    /// The harness has asked the worker to leave.
+    Drained,
     /// The worker will send nothing more.
     HalfClosed,
     /// An inbound frame was over our limit.
@@ -296,6 +298,7 @@ impl Slot {
                 self.heard = now;
                 self.leave(now)
             }
+            Event::Drained => self.leave(now),
             Event::HalfClosed => self.end(End::Closed),
             Event::FrameTooLarge { bytes, limit } => self.end(End::FrameTooLarge { bytes, limit }),
             Event::Over(over) => match (over, self.delivery()) {

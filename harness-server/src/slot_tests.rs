@@ -201,6 +201,7 @@ const TABLE: &[Row] = &[
     Row("declined, other attempt",   BOTH, |n| reply(OTHER, n, true),                     [EARLY,   Wrong,  Wrong,  Wrong,  Wrong,  Wrong,  Wrong]),
 
     Row("leave",                     BOTH, |_| Event::Leave,                              [Left,    Left,   Left,   Left,   Fine,   Fine,   Fine]),
+    Row("drained",                   BOTH, |_| Event::Drained,                            [Left,    Left,   Left,   Left,   Fine,   Fine,   Fine]),
     Row("half-closed",               BOTH, |_| Event::HalfClosed,                         [CLOSED,  CLOSED, CLOSED, CLOSED, CLOSED, CLOSED, CLOSED]),
     Row("a frame too large",         BOTH, |_| Event::FrameTooLarge { bytes: 9, limit: 8 },[BIG,    BIG,    BIG,    BIG,    BIG,    BIG,    BIG]),
     Row("deadline of the run",       BOTH, |_| Event::Over(Over::DeadlineExceeded),       [Fine,    Fine,   LATE,   LATE,   LATE,   LATE,   Fine]),
@@ -342,6 +343,7 @@ fn kind(event: &Event) -> &'static str {
         Event::Append { .. } => "append",
         Event::Reply { .. } => "reply",
         Event::Leave => "leave",
+        Event::Drained => "drained",
         Event::HalfClosed => "half-closed",
         Event::FrameTooLarge { .. } => "frame too large",
         Event::Over(Over::DeadlineExceeded) => "deadline exceeded",
@@ -354,7 +356,7 @@ fn kind(event: &Event) -> &'static str {
 
 #[test]
 fn the_table_has_every_event_at_both_levels() {
-    const KINDS: usize = 15;
+    const KINDS: usize = 16;
     for level in BOTH {
         let mut kinds: Vec<&str> = TABLE
             .iter()

@@ -44,6 +44,8 @@ pub(crate) fn start(level: Level) {
         .with_env_filter(filter)
         .with_ansi(colours())
         .with_writer(std::io::stderr)
+        // It would be told on standard error, and panic when that is what is gone.
+        .log_internal_errors(false)
         .init();
     if let Some(error) = unreadable {
         tracing::warn!(%error, "RUST_LOG cannot be read and is not used");

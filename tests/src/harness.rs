@@ -83,6 +83,14 @@ impl Harness {
         agents.iter().find(|found| found["name"] == agent).cloned()
     }
 
+    /// The workers of an agent as `harness workers --json` tells them.
+    #[track_caller]
+    pub fn workers(&self, agent: &str) -> serde_json::Value {
+        let told = self.cli(["workers", agent, "--json"]);
+        assert_eq!(told.code, Some(0), "{told}");
+        told.json()
+    }
+
     /// Waits until an agent has so many slots that are READY.
     ///
     /// # Panics
@@ -109,6 +117,19 @@ impl Harness {
         });
     }
 
+    /// Waits until so many runs of an agent wait for a slot.
+    ///
+    /// # Panics
+    /// When they do not within [`BOUND`].
+    #[track_caller]
+    pub fn wait_for_queued(&self, agent: &str, runs: u64) {
+        let what = format!("{runs} runs of {agent} are queued");
+        eventually(&what, BOUND, || {
+            let queued = self.agent(agent)?["queued"].as_u64();
+            (queued == Some(runs)).then_some(())
+        });
+    }
+
     /// Asks it to leave with SIGTERM and waits until it has.
     ///
     /// # Panics
@@ -125,6 +146,15 @@ impl Harness {
     #[track_caller]
     pub fn stop_with(self, signal: Signal) -> Finished {
         self.process.signal(signal);
+        self.finish()
+    }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Panics
+    /// When it does not within [`BOUND`].
+    #[track_caller]
+    pub fn finish(self) -> Finished {
         self.process.finish()
     }
 }

@@ -5,7 +5,10 @@
 //! - [`Process`]: a child process whose output is kept; [`Finished`] is one that has ended.
 //! - [`Harness`]: `harness serve`, and commands that talk to it.
 //! - [`Worker`]: a worker of the examples, of `examples/python`, or the [`Worker::puppet`], an
-//!   agent that does what its request says.
+//!   agent that does what its request says, in Rust and in Python.
+//! - [`Asker`]: a caller over the bare wire, which holds every ask to its deadline.
+//! - [`Proxy`]: between a peer and the harness, made to misbehave; [`Port`]: a port for a harness
+//!   that comes later.
 //! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
 //!
 //! ```no_run
@@ -18,15 +21,22 @@
 //! assert_eq!(asked.stdout, "hello\n");
 //! ```
 
+mod asker;
 mod harness;
+mod port;
 mod process;
 mod programs;
+mod proxy;
+mod proxy_frames;
 pub mod raw;
 mod wait;
 mod worker;
 
+pub use asker::{Answer, Asker, Asking};
 pub use harness::{Harness, HarnessBuilder};
+pub use port::Port;
 pub use process::{Finished, Process, Signal};
-pub use programs::{command, program};
+pub use programs::{command, program, python, source};
+pub use proxy::{Proxy, Way};
 pub use wait::{BOUND, eventually, eventually_async};
 pub use worker::{Worker, WorkerBuilder};

@@ -1,7 +1,9 @@
-//! Finding the programs under test beside the test itself.
+//! Finding the programs under test: Rust ones beside the test itself, Python ones in the sources.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use crate::process::tell;
 
 /// The path of a program of this workspace, such as `harness` or `echo`.
 ///
@@ -35,4 +37,38 @@ pub fn command(name: &str) -> Command {
     }
     command.env("NO_COLOR", "1");
     command
+}
+
+/// A file of this repository.
+#[must_use]
+pub fn source(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// A command of a Python program, which can import the generated stubs and what lies in
+/// `examples/python`; none where `./tests/run` has not set Python up (it names interpreter and
+/// stubs in HARNESS_PYTHON and HARNESS_PYTHON_STUBS).
+///
+/// # Panics
+/// When they are missing though CI=true.
+pub fn python(script: impl AsRef<Path>) -> Option<Command> {
+    let variables = ["HARNESS_PYTHON", "HARNESS_PYTHON_STUBS"].map(std::env::var_os);
+    let [Some(python), Some(stubs)] = variables else {
+        let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+        assert!(!ci, "HARNESS_PYTHON is not set: run ./tests/run");
+        tell("skipped: HARNESS_PYTHON is not set; ./tests/run sets Python up");
+        return None;
+    };
+    let folders = [PathBuf::from(stubs), source("examples/python")];
+    let path = std::env::join_paths(folders).expect("the folders must have no colon");
+    let mut command = Command::new(python);
+    command
+        .arg(script.as_ref())
+        .env("PYTHONPATH", path)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("PYTHONUNBUFFERED", "1");
+    for variable in ["HARNESS_ADDRESS", "HARNESS_SLOTS", "HARNESS_AGENT"] {
+        command.env_remove(variable);
+    }
+    Some(command)
 }

@@ -57,6 +57,16 @@ impl Embedded {
         }
     }
 
+    /// One that somebody else started and stops.
+    #[must_use]
+    pub fn at(address: String) -> Self {
+        Self {
+            address,
+            stop: CancellationToken::new(),
+            task: None,
+        }
+    }
+
     /// A connection of its own.
     pub async fn connect(&self) -> Channel {
         connect(&self.address).await

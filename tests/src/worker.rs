@@ -1,11 +1,10 @@
 //! A worker under test, in a process of its own.
 
-use std::path::Path;
 use std::process::Command;
 
 use crate::harness::Harness;
-use crate::process::{Finished, Process, Signal, tell};
-use crate::programs::command;
+use crate::process::{Finished, Process, Signal};
+use crate::programs::{command, python, source};
 
 /// A running worker; killed when dropped.
 pub struct Worker {
@@ -42,26 +41,22 @@ impl Worker {
         WorkerBuilder::new("puppet", command("puppet"))
     }
 
-    /// The worker of `examples/python`, agent `shout`; none where `./tests/run` has not set Python
-    /// up (it names interpreter and stubs in HARNESS_PYTHON and HARNESS_PYTHON_STUBS).
+    /// [`Worker::puppet`] at the minimal level; see `tests/python/puppet.py`. None where there is
+    /// no Python.
     ///
     /// # Panics
-    /// When they are missing though CI=true.
+    /// As [`python`].
+    pub fn python_puppet() -> Option<WorkerBuilder> {
+        let command = python(source("tests/python/puppet.py"))?;
+        Some(WorkerBuilder::new("puppet", command))
+    }
+
+    /// The worker of `examples/python`, agent `shout`; none where there is no Python.
+    ///
+    /// # Panics
+    /// As [`python`].
     pub fn python() -> Option<WorkerBuilder> {
-        let variables = ["HARNESS_PYTHON", "HARNESS_PYTHON_STUBS"].map(std::env::var_os);
-        let [Some(python), Some(stubs)] = variables else {
-            let ci = std::env::var("CI").is_ok_and(|value| value == "true");
-            assert!(!ci, "HARNESS_PYTHON is not set: run ./tests/run");
-            tell("skipped: HARNESS_PYTHON is not set; ./tests/run sets Python up");
-            return None;
-        };
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-        let mut command = Command::new(python);
-        command
-            .arg(root.join("examples/python/worker.py"))
-            .env("PYTHONPATH", stubs)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .env("PYTHONUNBUFFERED", "1");
+        let command = python(source("examples/python/worker.py"))?;
         Some(WorkerBuilder::new("shout", command))
     }
 
@@ -84,6 +79,15 @@ impl Worker {
         self.process.signal(Signal::SIGTERM);
         self.process.finish()
     }
+
+    /// Waits until it ends by itself.
+    ///
+    /// # Panics
+    /// When it does not in time.
+    #[track_caller]
+    pub fn finish(self) -> Finished {
+        self.process.finish()
+    }
 }
 
 impl WorkerBuilder {
@@ -100,6 +104,14 @@ impl WorkerBuilder {
     pub fn slots(mut self, slots: u64) -> Self {
         self.slots = slots;
         self
+    }
+
+    /// Makes a puppet the agent `typed`, which takes an object with an integer `number` and gives
+    /// it back; its reply schema takes none above 100.
+    #[must_use]
+    pub fn typed(mut self) -> Self {
+        self.agent = "typed".to_owned();
+        self.env("PUPPET_AGENT", "typed")
     }
 
     /// An environment variable for it, such as RUST_LOG.

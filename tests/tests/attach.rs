@@ -77,7 +77,13 @@ async fn a_deadline_answers_the_caller_ends_the_call_and_waits_for_released() {
         .list_workers(v1::ListWorkersRequest::default())
         .await
         .expect("listed");
-    assert!(workers.get_ref().workers[0].unreleased.is_empty());
+    let worker = &workers.get_ref().workers[0];
+    assert!(worker.unreleased.is_empty());
+    let attached_for = worker.attached_for.expect("a duration");
+    assert!(
+        attached_for.seconds > 0 || attached_for.nanos > 200_000_000,
+        "counted from its first call: {attached_for:?}"
+    );
 }
 
 #[tokio::test]

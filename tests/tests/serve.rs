@@ -120,6 +120,22 @@ fn serve_leaves_with_0_on_sigterm_and_on_ctrl_c() {
 }
 
 #[test]
+fn serve_outlives_whoever_read_its_log() {
+    let program = harness_tests::program("harness").display().to_string();
+    let script = r#"
+        exec 3< <("$0" serve --listen 127.0.0.1:0 2>&1 & echo $!; wait $!; echo "left with $?" >&2)
+        told=$!
+        read -r pid <&3; read -r line <&3; exec 3<&-
+        echo "$line"; kill "$pid"; wait "$told"
+    "#;
+    let mut shell = std::process::Command::new("bash");
+    shell.args(["-c", script, &program]);
+    let mut shell = Process::start("a shell that reads one line", shell);
+    shell.wait_for_line("listening on ");
+    assert_eq!(shell.wait_for_line("left with "), "left with 0");
+}
+
+#[test]
 fn a_second_signal_ends_serve_at_once() {
     let mut harness = Harness::start();
     let mut puppet = Worker::puppet().start(&harness);

@@ -14,7 +14,7 @@ async fn http_1_is_told_what_this_port_is() {
         .await
         .expect("connected");
     stream
-        .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        .write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         .await
         .expect("written");
     let mut answer = String::new();

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use harness_proto::v1::{AttachRequest, attach_request::Frame};
+use harness_proto::v1::{AttachRequest, ListAgentsRequest, attach_request::Frame};
 use harness_server::Limits;
 use harness_tests::raw::{Embedded, RawSlot, SOON, ask, eventually, hello, runs, within};
 use prost::Message;
@@ -136,6 +136,16 @@ async fn the_end_of_a_call_is_not_stuck_behind_a_request_the_worker_does_not_rea
     assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
     let reset = within(Duration::from_secs(2), poll_fn(|cx| frames.poll_reset(cx))).await;
     assert!(reset.is_ok(), "the stream was reset: {reset:?}");
+    // What the worker has never seen it owes no released for.
+    let admin = harness.connect().await;
+    eventually(SOON, "nothing is owed", || {
+        let mut admin = harness_tests::raw::admin(&admin);
+        async move {
+            let agents = admin.list_agents(ListAgentsRequest::default()).await;
+            agents.is_ok_and(|agents| agents.get_ref().agents[0].unreleased == 0)
+        }
+    })
+    .await;
     assert!(start.elapsed() < Duration::from_secs(2));
     connection.abort();
 }
@@ -275,9 +285,7 @@ async fn a_caller_that_vanishes_frees_the_slot() {
     eventually(SOON, "no slot is busy", || {
         let mut admin = harness_tests::raw::admin(&admin);
         async move {
-            let agents = admin
-                .list_agents(harness_proto::v1::ListAgentsRequest::default())
-                .await;
+            let agents = admin.list_agents(ListAgentsRequest::default()).await;
             agents.is_ok_and(|agents| agents.get_ref().agents[0].slots_busy == 0)
         }
     })

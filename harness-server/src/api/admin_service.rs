@@ -9,10 +9,13 @@ use harness_proto::relay::admin_service_server::AdminService;
 
 use crate::dispatch::{AgentView, SlotStateView, SlotView, UnreleasedView, WorkerView};
 use crate::engine::Engine;
+use crate::envelope::Code;
+use crate::ids::WorkerId;
 use crate::session::PROTOCOL_VERSION;
 
 use super::convert;
 use super::run_service::unserved;
+use super::status::refused;
 
 /// The service.
 pub(super) struct Admin {
@@ -23,6 +26,32 @@ pub(super) struct Admin {
 impl Admin {
     pub(super) fn new(engine: Engine, listeners: Vec<String>) -> Self {
         Self { engine, listeners }
+    }
+}
+
+impl Admin {
+    /// A worker by its id, or by its name where only one has it.
+    fn find(&self, namespace: &str, name: &str) -> Result<WorkerId, Status> {
+        let workers = self.engine.workers(namespace, "");
+        let named: Vec<WorkerId> = workers
+            .iter()
+            .filter(|view| view.offer.info.name == name || view.offer.worker.to_string() == name)
+            .map(|view| view.offer.worker)
+            .collect();
+        match named[..] {
+            [only] => Ok(only),
+            [] => {
+                let message = format!("no worker \"{name}\" is attached: see `harness workers`");
+                Err(refused(Code::InvalidRequest, message))
+            }
+            _ => {
+                let message = format!(
+                    "{} workers are called \"{name}\": name one by its worker_id",
+                    named.len()
+                );
+                Err(refused(Code::InvalidRequest, message))
+            }
+        }
     }
 }
 
@@ -51,9 +80,17 @@ impl AdminService for Admin {
 
     async fn drain_worker(
         &self,
-        _: Request<relay::DrainWorkerRequest>,
+        request: Request<relay::DrainWorkerRequest>,
     ) -> Result<Response<relay::DrainWorkerResponse>, Status> {
-        Err(unserved("DrainWorker"))
+        let asked = request.into_inner();
+        let namespace = namespace(&asked.namespace);
+        let id = self.find(namespace, &asked.worker)?;
+        self.engine.drain(id, asked.reason);
+        let workers = self.engine.workers(namespace, "");
+        let drained = workers.into_iter().find(|view| view.offer.worker == id);
+        Ok(Response::new(relay::DrainWorkerResponse {
+            worker: drained.map(worker),
+        }))
     }
 
     async fn list_pools(
@@ -130,7 +167,7 @@ fn worker(view: WorkerView) -> relay::WorkerSummary {
         agent: offer.agent.name.to_string(),
         agent_version: offer.version.clone(),
         heartbeats: offer.level == crate::slot::Level::Full,
-        draining: false,
+        draining: view.draining,
         attached_for: Some(convert::duration_to_proto(view.attached_for)),
         peer: offer.peer.to_string(),
         slots: view.slots.iter().map(slot).collect(),

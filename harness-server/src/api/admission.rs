@@ -215,6 +215,7 @@ fn placing(options: &relay::RunOptions, limits: &Limits) -> Result<Placing, Box<
         selector: options.selector.clone().into_iter().collect(),
         priority: options.priority,
         wait_for_agent: options.wait_for_agent,
+        paced: false,
     })
 }
 

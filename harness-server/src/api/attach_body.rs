@@ -71,15 +71,18 @@ impl Body for AttachBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if !self.outbox.is_empty() && self.unsent.poll_gone(cx).is_pending() {
-            if !self.outbox.poll_has_end(cx) {
-                return Poll::Pending;
+        if !self.outbox.is_empty() {
+            if self.unsent.poll_gone(cx).is_pending() {
+                if !self.outbox.poll_has_end(cx) {
+                    return Poll::Pending;
+                }
+                let patience = self
+                    .patience
+                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(UNSENT_TIMEOUT)));
+                ready!(patience.as_mut().poll(cx));
+                return Poll::Ready(Some(Err(status::reset())));
             }
-            let patience = self
-                .patience
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep(UNSENT_TIMEOUT)));
-            ready!(patience.as_mut().poll(cx));
-            return Poll::Ready(Some(Err(status::reset())));
+            self.outbox.let_go();
         }
         let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
         Poll::Ready(frame.map(|frame| {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use harness_proto::relay;
 
 use crate::envelope::{Code, Failure, Payload, Trace};
-use crate::ids::Attempt;
+use crate::ids::{Attempt, Delivery};
 
 /// A cause chain deeper than this is cut when it comes in.
 const CAUSES_TAKEN: usize = 16;
@@ -35,6 +35,13 @@ pub(super) fn trace_to_proto(trace: &Trace) -> relay::TraceContext {
     relay::TraceContext {
         traceparent: trace.parent.clone(),
         tracestate: trace.state.clone(),
+    }
+}
+
+pub(super) fn delivery_to_proto(delivery: Delivery) -> relay::AttemptRef {
+    relay::AttemptRef {
+        run_id: delivery.run.to_string(),
+        attempt: delivery.attempt.0,
     }
 }
 

@@ -86,10 +86,7 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
                     subject: request.caller.subject.to_string(),
                     namespace: request.caller.namespace.to_string(),
                 }),
-                parent: request.parent.map(|parent| relay::AttemptRef {
-                    run_id: parent.run.to_string(),
-                    attempt: parent.attempt.0,
-                }),
+                parent: request.parent.map(convert::delivery_to_proto),
                 depth: request.depth,
                 trace: request.trace.as_ref().map(convert::trace_to_proto),
                 replay_entries: 0,
@@ -99,6 +96,9 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
             })
         }
         Outgoing::Appended(worker_seq) => Out::Appended(relay::Appended { worker_seq }),
+        Outgoing::Drain(reason) => Out::Drain(relay::Drain {
+            reason: reason.to_string(),
+        }),
         Outgoing::Heartbeat => Out::Heartbeat(relay::HarnessHeartbeat {}),
     };
     relay::AttachResponse { frame: Some(frame) }
@@ -118,8 +118,8 @@ fn decoded(frame: In, limits: &Limits) -> Incoming {
             Incoming::Append {
                 delivery: delivery(&append.run_id, append.attempt),
                 seq: append.worker_seq,
-                kind: entry_kind(append.entry),
-                bytes,
+                kind: entry_kind(append.entry.clone()),
+                entry: append.entry,
             }
         }
         In::Reply(reply) => {

@@ -1,5 +1,4 @@
-//! One HTTP service for a connection: gRPC goes to its services, anything else gets a text that
-//! says what this port is.
+//! One HTTP service for a connection: gRPC goes to its services, anything else to plain HTTP.
 //!
 //! Statuses that the library made itself, before our code saw the call, are made typed here.
 
@@ -9,14 +8,15 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use ::http::{Extensions, HeaderMap, Request, Response, header};
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body::Body as HttpBody;
-use http_body_util::{BodyExt, Full};
 use tokio_util::task::TaskTracker;
 use tonic::body::Body;
 use tonic::service::Routes;
 use tonic::{Code as GrpcCode, Status};
+use tonic_health::pb::health_server::HealthServer;
+use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use tower_service::Service;
 
 use harness_proto::relay::admin_service_server::AdminServiceServer;
@@ -29,12 +29,10 @@ use crate::envelope::Code;
 use super::admin_service::Admin;
 use super::admission::Admission;
 use super::attach_body::{AttachBody, AttachOutbox};
+use super::health::Health;
 use super::run_service::Runs;
 use super::worker_service::Workers;
-use super::{frames, status};
-
-const WHAT_THIS_IS: &str = "This is a Harness server: it speaks gRPC (harness.v1) over HTTP/2 on \
-this port.\nAsk with the `harness` command, an SDK, or any gRPC client.\n";
+use super::{frames, http, status};
 
 /// The address a connection came from.
 #[derive(Clone, Debug)]
@@ -52,6 +50,7 @@ impl Peer {
 #[derive(Clone)]
 pub struct Router {
     routes: Routes,
+    http: axum::Router,
     peer: Arc<str>,
 }
 
@@ -60,24 +59,28 @@ pub struct Router {
 #[must_use]
 pub fn router(engine: &Engine, sessions: TaskTracker, listeners: Vec<String>) -> Router {
     let limit = frames::decode_limit(engine.limits());
+    let admission = Admission::new(engine.clone());
     let mut routes = Routes::builder();
     routes
         .add_service(
-            WorkerServiceServer::new(Workers::new(engine.clone(), sessions))
+            WorkerServiceServer::new(Workers::new(engine.clone(), sessions.clone()))
                 .max_decoding_message_size(limit)
                 .max_encoding_message_size(usize::MAX),
         )
         .add_service(
-            RunServiceServer::new(Runs::new(Admission::new(engine.clone())))
+            RunServiceServer::new(Runs::new(admission.clone(), sessions.clone()))
                 .max_decoding_message_size(limit)
                 .max_encoding_message_size(usize::MAX),
         )
         .add_service(AdminServiceServer::new(Admin::new(
             engine.clone(),
             listeners,
-        )));
+        )))
+        .add_service(HealthServer::new(Health::new(engine.clone())))
+        .add_service(reflection());
     Router {
         routes: routes.routes().prepare(),
+        http: http::routes(admission, limit),
         peer: "unknown".into(),
     }
 }
@@ -88,6 +91,7 @@ impl Router {
     pub fn for_peer(&self, peer: Arc<str>) -> Self {
         Self {
             routes: self.routes.clone(),
+            http: self.http.clone(),
             peer,
         }
     }
@@ -107,11 +111,11 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        if !is_grpc(request.headers()) {
-            let response = plain(request.method(), request.uri().path());
-            return Box::pin(std::future::ready(Ok(response)));
-        }
         request.extensions_mut().insert(Peer(self.peer.clone()));
+        if !is_grpc(request.headers()) {
+            let answer = self.http.call(request.map(axum::body::Body::new));
+            return Box::pin(async move { Ok(answer.await?.map(Body::new)) });
+        }
         let answer = self.routes.call(request);
         Box::pin(async move {
             let mut response = match answer.await {
@@ -126,28 +130,18 @@ where
     }
 }
 
+fn reflection() -> ServerReflectionServer<impl ServerReflection> {
+    tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(harness_proto::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .expect("the descriptor sets must be whole")
+}
+
 fn is_grpc(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
-}
-
-fn plain(method: &Method, path: &str) -> Response<Body> {
-    let found = method == Method::GET && path == "/";
-    let mut response = Response::new(Body::new(
-        Full::new(Bytes::from_static(WHAT_THIS_IS.as_bytes()))
-            .map_err(|never| -> Status { match never {} }),
-    ));
-    *response.status_mut() = if found {
-        StatusCode::OK
-    } else {
-        StatusCode::NOT_FOUND
-    };
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        header::HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
-    response
 }
 
 /// Gives a status without details, which is never ours, its typed form.

@@ -181,6 +181,11 @@ fn of_refusal(refusal: &Refusal) -> Status {
             "this harness has nothing to resume for you: stop the work, then say released"
                 .to_owned(),
         ),
+        Refusal::Drained => (
+            GrpcCode::FailedPrecondition,
+            "DRAINED",
+            "this worker was drained: its process may not come back, a new one may".to_owned(),
+        ),
         Refusal::TooMany(message) => (GrpcCode::ResourceExhausted, "TOO_MANY", message.clone()),
     };
     let mut details = vec![error_info(reason)];

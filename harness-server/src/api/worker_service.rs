@@ -80,6 +80,8 @@ impl Stream for AttachStream {
 
 impl Drop for AttachStream {
     fn drop(&mut self) {
-        self.outbox.abandon();
+        if let Some(undelivered) = self.outbox.abandon() {
+            self.engine.undelivered(undelivered);
+        }
     }
 }

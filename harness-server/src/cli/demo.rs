@@ -102,14 +102,17 @@ impl Stage {
         })
     }
 
-    /// Invites to ask, and tells what the agent that hangs tells.
+    /// Invites to ask, and tells what the workers tell; ends only when one of them does.
     async fn stay_up(&mut self) -> Result<(), CliError> {
         for line in invitation(&self.address) {
             output::line(&line)?;
         }
         loop {
-            let event = self.hang.event().await?;
-            output::line(&format!("  agent hang: {event}"))?;
+            let (agent, event) = tokio::select! {
+                event = self.echo.event() => ("echo", event?),
+                event = self.hang.event() => ("hang", event?),
+            };
+            output::line(&format!("  agent {agent}: {event}"))?;
         }
     }
 }

@@ -1,12 +1,13 @@
 //! Runs: from the ask to the answer. Which slot gets one is in `placing`.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::envelope::{Answer, Code, Failure, Request};
-use crate::ids::{AgentKey, RunId, SchemaId, WorkerId};
+use crate::envelope::{Answer, Code, Failure, Outcome, Request};
+use crate::ids::{AgentKey, Attempt, Delivery, RunId, SchemaId, WorkerId};
+use crate::journal::{Content, Ended, Journal};
 use crate::run::{self, Next, Run};
 use crate::slot;
 
@@ -36,6 +37,14 @@ pub(super) struct RunEntry {
     pub(super) judgements: Vec<(SchemaId, Judgement)>,
     /// When its back-off or its attempt is over, while one of the two is under way.
     pub(super) timer: Option<(Instant, Timer)>,
+    pub(super) created: Instant,
+    pub(super) journal: Journal,
+    /// Who reads the journal as it grows.
+    pub(super) watchers: u32,
+    /// Whether a slow caller slows the worker.
+    pub(super) paced: bool,
+    /// Entries the caller of a paced run has not taken, and their worker_seq.
+    pub(super) unread: VecDeque<(u64, u64)>,
 }
 
 impl RunEntry {
@@ -72,8 +81,14 @@ impl Core {
                 avoid: None,
                 judgements: Vec::new(),
                 timer: None,
+                created: now,
+                journal: Journal::default(),
+                watchers: 0,
+                paced: placing.paced,
+                unread: VecDeque::new(),
             },
         );
+        self.note(now, whole(id), Content::RunStarted, actions);
         if let Some(refusal) = self.refuse_ask(now, &key, parent, placing.wait_for_agent) {
             return self.refuse(now, id, refusal, actions);
         }
@@ -244,7 +259,30 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&id) else {
             return;
         };
-        match entry.run.apply(now, event) {
+        let delivery = match entry.run.state() {
+            run::State::Running(_) => Some(entry.run.delivery()),
+            run::State::Queued | run::State::Ended => None,
+        };
+        let failed = match &event {
+            run::Event::Failed(_, failure) => Some(Arc::new(failure.clone())),
+            run::Event::Replied(_)
+            | run::Event::Delivered(_)
+            | run::Event::OutputSeen
+            | run::Event::Refused(_)
+            | run::Event::DeadlinePassed(_)
+            | run::Event::Cancelled(_) => None,
+        };
+        let next = entry.run.apply(now, event);
+        if let (Some(delivery), Next::Requeue | Next::BackOff(..)) = (delivery, &next) {
+            entry.unread.clear();
+            self.note(
+                now,
+                delivery,
+                Content::AttemptEnded(failed.clone()),
+                actions,
+            );
+        }
+        match next {
             Next::Nothing => {}
             Next::Requeue => {
                 self.clear_timer(id);
@@ -254,20 +292,64 @@ impl Core {
                 self.clear_timer(id);
                 self.back_off(now, id, retry, failure, actions);
             }
-            Next::Ended(outcome) => {
-                let attempt = entry.run.attempt();
-                self.timers.clear(entry.run.deadline(), Timer::Run(id));
-                self.clear_timer(id);
-                self.leave_queue(id);
-                if let Some(entry) = self.runs.remove(&id) {
-                    self.forget_unoffered(&entry.request.agent);
-                }
-                actions.push(Action::Answer {
-                    run: id,
-                    answer: Answer { attempt, outcome },
-                });
-            }
+            Next::Ended(outcome) => self.ended(now, id, (delivery, failed), outcome, actions),
         }
+    }
+
+    /// A run has its outcome: its journal is closed, its caller is answered.
+    fn ended(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        (delivery, failed): (Option<Delivery>, Option<Arc<Failure>>),
+        outcome: Outcome,
+        actions: &mut Vec<Action>,
+    ) {
+        let kept = Ended::of(&outcome);
+        if let Some(delivery) = delivery {
+            let failed = failed.or(match &kept {
+                Ended::Failure(failure) => Some(failure.clone()),
+                Ended::Value(_) => None,
+            });
+            self.note(now, delivery, Content::AttemptEnded(failed), actions);
+        }
+        self.note(now, whole(id), Content::RunEnded(kept.clone()), actions);
+        self.clear_timer(id);
+        self.leave_queue(id);
+        let Some(entry) = self.runs.remove(&id) else {
+            return;
+        };
+        self.timers.clear(entry.run.deadline(), Timer::Run(id));
+        self.forget_unoffered(&entry.request.agent);
+        let attempt = entry.run.attempt();
+        self.keep(now, id, entry, kept);
+        actions.push(Action::Answer {
+            run: id,
+            answer: Answer { attempt, outcome },
+        });
+    }
+
+    /// Somebody asks for a run to be stopped.
+    pub(super) fn cancel_requested(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        who: Arc<str>,
+        why: String,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.runs.contains_key(&id) {
+            return;
+        }
+        let said = if why.is_empty() {
+            String::new()
+        } else {
+            format!(": {why}")
+        };
+        let message = format!("cancelled by {who}{said}");
+        let content = Content::CancelRequested { who, why };
+        self.note(now, whole(id), content, actions);
+        self.cancelled(now, id, message, actions);
     }
 
     fn requeue(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
@@ -313,6 +395,14 @@ impl Core {
         if let Some((at, timer)) = timer {
             self.timers.clear(at, timer);
         }
+    }
+}
+
+/// A run as a whole, for entries that are about no attempt.
+fn whole(run: RunId) -> Delivery {
+    Delivery {
+        run,
+        attempt: Attempt::default(),
     }
 }
 

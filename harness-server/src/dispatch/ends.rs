@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, SlotId};
+use crate::journal::Content;
 use crate::run::Cause;
 use crate::slot::End;
 
@@ -39,8 +40,10 @@ impl Core {
             return;
         };
         let worker = entry.offer.worker;
+        let mut stopping = None;
         if let (Some(delivery), Some(lease), Some(code)) = (held, entry.lease, still_runs(end)) {
             self.remember_unreleased(now, worker, delivery, lease, code);
+            stopping = Some(delivery);
         }
         let Some(entry) = self.remove_slot(now, id) else {
             return;
@@ -58,6 +61,9 @@ impl Core {
                 // The run was decided before its call was ended.
                 None => {}
             }
+        }
+        if let Some(delivery) = stopping {
+            self.note(now, delivery, Content::AttemptStopping, actions);
         }
         self.place_avoiding(now, &entry.offer.agent, actions);
     }

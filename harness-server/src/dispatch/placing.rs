@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::journal::Content;
 use crate::run;
 use crate::slot;
 
@@ -294,7 +295,9 @@ impl Core {
                 .limits
                 .accept_timeout_per_mib
                 .mul_f64(entry.frame_bytes as f64 / MIB as f64);
+        let started = Content::AttemptStarted(held.started.clone());
         held.lease = Some(lease);
+        let worker = held.offer.worker;
         held.slot.apply(
             now,
             &self.limits.slot,
@@ -316,6 +319,7 @@ impl Core {
         }
         actions.push(Action::Deliver {
             slot,
+            worker,
             delivery,
             lease,
             request: entry.request.clone(),
@@ -324,6 +328,7 @@ impl Core {
                 .deadline()
                 .min(attempt_ends.unwrap_or(entry.run.deadline())),
         });
+        self.note(now, delivery, started, actions);
         self.arm(slot);
     }
 

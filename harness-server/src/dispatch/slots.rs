@@ -4,8 +4,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use bytes::Bytes;
+
 use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, Lease, SlotId};
+use crate::journal::Started;
 use crate::run::{self, Cause};
 use crate::slot::{self, End, Level, Refusal, Slot, Verdict};
 
@@ -20,6 +23,8 @@ pub(super) struct SlotEntry {
     pub(super) offer: Arc<Offer>,
     /// What came with the newest request.
     pub(super) lease: Option<Lease>,
+    /// What journals say of it.
+    pub(super) started: Arc<Started>,
     /// Its key in its agent's free slots.
     pub(super) ready: Option<u64>,
     /// What its timer is set to.
@@ -44,11 +49,18 @@ impl Core {
             .agents
             .get(&offer.agent)
             .is_some_and(|agent| agent.classes.get(&class_of(&offer)) == Some(&1));
+        let started = Arc::new(Started {
+            worker: offer.worker,
+            name: offer.info.name.clone(),
+            slot: id,
+            version: offer.version.clone(),
+        });
         let slot = Slot::new(offer.level, now);
         let entry = SlotEntry {
             slot,
             offer,
             lease: None,
+            started,
             ready: None,
             timer: None,
         };
@@ -65,6 +77,9 @@ impl Core {
     fn refuse_offer(&mut self, offer: &Offer) -> Option<End> {
         if self.leaving {
             return Some(End::Leaving);
+        }
+        if self.drained.contains(offer.worker) {
+            return Some(End::Refused(Refusal::Drained));
         }
         if let Some(worker) = self.workers.get(&offer.worker) {
             if worker.offer.agent != offer.agent {
@@ -112,18 +127,18 @@ impl Core {
                 delivery,
                 seq,
                 kind,
-                bytes,
+                entry,
                 acknowledged,
-            } => (
-                slot::Event::Append {
-                    delivery,
-                    seq,
-                    kind,
-                    bytes,
+            } => {
+                return self.append(
+                    now,
+                    id,
+                    (delivery, seq),
+                    (kind, entry),
                     acknowledged,
-                },
-                None,
-            ),
+                    actions,
+                );
+            }
             Frame::Reply {
                 delivery,
                 seq,
@@ -163,6 +178,39 @@ impl Core {
                 self.delivery_failed(now, delivery.run, worker, Cause::Declined, why, actions);
             }
             (verdict, _) => self.carry_out(now, id, verdict, actions),
+        }
+    }
+
+    /// An entry came.
+    fn append(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        (delivery, seq): (Delivery, u64),
+        (kind, encoded): (slot::EntryKind, Bytes),
+        acknowledged: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.slots.get_mut(&id) else {
+            actions.push(Action::Note(Note::Stale { slot: id }));
+            return;
+        };
+        let event = slot::Event::Append {
+            delivery,
+            seq,
+            kind,
+            bytes: encoded.len() as u64,
+            acknowledged,
+        };
+        match entry.slot.apply(now, &self.limits.slot, event) {
+            Verdict::Take => self.take(now, id, (delivery, seq), encoded, actions),
+            verdict @ (Verdict::Fine
+            | Verdict::Free
+            | Verdict::AcknowledgeAgain(_)
+            | Verdict::Stale
+            | Verdict::Answered(_)
+            | Verdict::Declined(_)
+            | Verdict::End(..)) => self.carry_out(now, id, verdict, actions),
         }
     }
 
@@ -219,25 +267,25 @@ impl Core {
                 }
             }
             Verdict::Free => self.freed(now, id, actions),
-            Verdict::Take => {
-                let seq = self.slots.get(&id).and_then(|entry| entry.slot.last_seq());
-                if let Some(seq) = seq {
-                    self.acknowledge(id, seq, actions);
-                }
-            }
             Verdict::AcknowledgeAgain(seq) => self.acknowledge(id, seq, actions),
             Verdict::Stale => actions.push(Action::Note(Note::Stale { slot: id })),
-            // A reply's verdicts are handled where the reply is at hand.
-            Verdict::Answered(_) | Verdict::Declined(_) => {}
+            // Handled where the reply or the entry is at hand.
+            Verdict::Answered(_) | Verdict::Declined(_) | Verdict::Take => {}
             Verdict::End(end, held) => self.end(now, id, &end, held, actions),
         }
     }
 
     /// A minimal level worker gets nothing between a request and its end, `appended` included.
     fn acknowledge(&self, id: SlotId, seq: u64, actions: &mut Vec<Action>) {
-        let level = self.slots.get(&id).map(|entry| entry.slot.level());
-        if level == Some(Level::Full) {
-            actions.push(Action::Acknowledge { slot: id, seq });
+        let held = self.slots.get(&id);
+        if let Some(held) = held.filter(|held| held.slot.level() == Level::Full)
+            && let Some(delivery) = held.slot.delivery()
+        {
+            actions.push(Action::Acknowledge {
+                slot: id,
+                delivery,
+                seq,
+            });
         }
     }
 
@@ -277,6 +325,7 @@ impl Core {
             return;
         };
         if !matches!(entry.slot.state(), slot::State::Ready) {
+            self.tell_drained(id, actions);
             return;
         }
         entry.ready = Some(order);

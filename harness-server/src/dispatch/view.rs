@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::envelope::Code;
-use crate::ids::{Delivery, SlotId};
+use crate::ids::{AgentKey, Delivery, SlotId};
 use crate::slot;
 
 use super::Core;
@@ -44,6 +44,8 @@ pub struct AgentView {
 pub struct WorkerView {
     /// What it offers.
     pub offer: Arc<Offer>,
+    /// Whether it was asked to drain.
+    pub draining: bool,
     /// How long it has been attached.
     pub attached_for: Duration,
     /// Its slots, the oldest first.
@@ -133,6 +135,17 @@ impl Core {
         }
     }
 
+    /// Whether an agent has a slot that is not leaving; none when it is not known.
+    #[must_use]
+    pub fn serves(&self, agent: &AgentKey) -> Option<bool> {
+        self.agents.get(agent).filter(|agent| agent.offered)?;
+        let mut slots = self
+            .slots
+            .values()
+            .filter(|held| held.offer.agent == *agent);
+        Some(slots.any(|held| !held.slot.is_stopping()))
+    }
+
     /// The agents of a namespace that a worker has offered, by name.
     #[must_use]
     pub fn view_agents(&self, namespace: &str) -> Vec<AgentView> {
@@ -209,6 +222,7 @@ impl Core {
             })
             .map(|worker| WorkerView {
                 offer: worker.offer.clone(),
+                draining: worker.draining.is_some(),
                 attached_for: now.saturating_duration_since(worker.since),
                 slots: worker
                     .slots

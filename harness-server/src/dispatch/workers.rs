@@ -1,7 +1,7 @@
 //! Workers: which process offers which slots, and what cancelled work each still owes a released
 //! for.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,9 +9,10 @@ use bytes::Bytes;
 
 use crate::envelope::Code;
 use crate::ids::{AgentKey, Delivery, Lease, SchemaId, SlotId, WorkerId};
-use crate::slot::Level;
+use crate::journal::{Content, Proof};
+use crate::slot::{self, Level};
 
-use super::{Core, Note, Timer};
+use super::{Action, Core, Note, Timer};
 
 /// What a hello offers.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,6 +67,32 @@ pub(super) struct Worker {
     pub(super) slots: BTreeSet<SlotId>,
     pub(super) since: Instant,
     pub(super) unreleased: Vec<Unreleased>,
+    /// Why it was asked to drain, if it was.
+    pub(super) draining: Option<Arc<str>>,
+}
+
+/// Workers that were drained, the latest ones: their processes may not come back.
+#[derive(Debug, Default)]
+pub(super) struct Drained {
+    workers: VecDeque<WorkerId>,
+}
+
+impl Drained {
+    const REMEMBERED: usize = 10_000;
+
+    pub(super) fn contains(&self, worker: WorkerId) -> bool {
+        !self.workers.is_empty() && self.workers.contains(&worker)
+    }
+
+    fn insert(&mut self, worker: WorkerId) {
+        if self.contains(worker) {
+            return;
+        }
+        if self.workers.len() >= Self::REMEMBERED {
+            self.workers.pop_front();
+        }
+        self.workers.push_back(worker);
+    }
 }
 
 /// A request whose call was ended and whose worker has not said released.
@@ -85,6 +112,7 @@ impl Core {
             slots: BTreeSet::new(),
             since: now,
             unreleased: Vec::new(),
+            draining: None,
         });
         worker.slots.insert(slot);
         if *worker.offer == offer {
@@ -135,6 +163,7 @@ impl Core {
         worker: WorkerId,
         delivery: Delivery,
         lease: Lease,
+        actions: &mut Vec<Action>,
     ) -> Note {
         let held = self.workers.get(&worker).and_then(|entry| {
             entry
@@ -150,10 +179,65 @@ impl Core {
             Timer::Release(worker, delivery),
         );
         self.forget_unreleased(worker, delivery);
+        let took = now.saturating_duration_since(since);
+        let proof = Proof::Released;
+        let stopped = Content::AttemptStopped { proof, took };
+        self.note(now, delivery, stopped, actions);
         Note::Released {
             worker,
             delivery,
-            took: now.saturating_duration_since(since),
+            took,
+        }
+    }
+
+    /// No released came in time: cancelled work counts as stopped.
+    pub(super) fn gave_up(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        delivery: Delivery,
+        actions: &mut Vec<Action>,
+    ) {
+        self.forget_unreleased(worker, delivery);
+        let (proof, took) = (Proof::GaveUp, self.limits.release_timeout);
+        let stopped = Content::AttemptStopped { proof, took };
+        self.note(now, delivery, stopped, actions);
+    }
+
+    /// An operator wants a worker to finish, leave and not come back.
+    pub(super) fn drain(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        reason: &str,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.workers.get_mut(&worker) else {
+            return;
+        };
+        self.drained.insert(worker);
+        if entry.draining.is_some() {
+            return;
+        }
+        entry.draining = Some(reason.into());
+        let slots: Vec<SlotId> = entry.slots.iter().copied().collect();
+        for slot in slots {
+            self.slot_apply(now, slot, slot::Event::Drained, actions);
+            self.tell_drained(slot, actions);
+        }
+    }
+
+    /// Writes drain to a slot of a drained worker; to a minimal one not while it works.
+    pub(super) fn tell_drained(&self, slot: SlotId, actions: &mut Vec<Action>) {
+        let Some(held) = self.slots.get(&slot) else {
+            return;
+        };
+        let worker = self.workers.get(&held.offer.worker);
+        let works = held.slot.delivery().is_some();
+        if let Some(reason) = worker.and_then(|worker| worker.draining.clone())
+            && (held.slot.level() == Level::Full || !works)
+        {
+            actions.push(Action::Drain { slot, reason });
         }
     }
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use crate::envelope::Request;
-use crate::ids::{Delivery, Lease, SlotId};
+use crate::ids::{Delivery, Lease, SlotId, WorkerId};
 use crate::slot::End;
 
 /// A frame for a worker.
@@ -32,6 +32,19 @@ pub enum Outgoing {
     Appended(u64),
     /// The harness is there.
     Heartbeat,
+    /// Finish, leave and do not come back.
+    Drain(Arc<str>),
+}
+
+/// A request that has not reached its worker, and may never.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Undelivered {
+    /// Whom it was for.
+    pub worker: WorkerId,
+    /// Under which number.
+    pub delivery: Delivery,
+    /// The proof that would have come with it.
+    pub lease: Lease,
 }
 
 /// The frames of one call that wait to be written.
@@ -45,9 +58,13 @@ struct Waiting {
     welcome: Option<SlotId>,
     welcomed: bool,
     request: Option<Outgoing>,
+    /// The newest request, until it is known that the transport has let go of it.
+    undelivered: Option<Undelivered>,
     appended: Option<u64>,
     appended_written: u64,
     heartbeat: bool,
+    drain: Option<Arc<str>>,
+    newest: Option<Delivery>,
     end: Option<End>,
     ended: bool,
     abandoned: bool,
@@ -62,28 +79,47 @@ impl Outbox {
     }
 
     /// Sends a request. What was still to be acknowledged of the one before is answered by it.
+    /// Gives the request back when the call is over: its end may come here first.
+    #[must_use]
     pub fn request(
         &self,
-        delivery: Delivery,
-        lease: Lease,
+        to: Undelivered,
         request: Arc<Request>,
         deadline: Instant,
-    ) {
+    ) -> Option<Undelivered> {
+        let mut late = None;
         self.put(|waiting| {
+            if waiting.abandoned {
+                late = Some(to);
+                return;
+            }
+            waiting.newest = Some(to.delivery);
             waiting.appended = None;
             waiting.appended_written = 0;
+            waiting.undelivered = Some(to);
             waiting.request = Some(Outgoing::Request {
-                delivery,
-                lease,
+                delivery: to.delivery,
+                lease: to.lease,
                 request,
                 deadline,
             });
         });
+        late
     }
 
-    /// Acknowledges appends up to a worker_seq.
-    pub fn acknowledge(&self, seq: u64) {
-        self.put(|waiting| waiting.appended = Some(seq));
+    /// Acknowledges appends of a request up to a worker_seq.
+    pub fn acknowledge(&self, delivery: Delivery, seq: u64) {
+        self.put(|waiting| {
+            // One that comes late says nothing of the request that has come since.
+            if waiting.newest == Some(delivery) {
+                waiting.appended = Some(seq);
+            }
+        });
+    }
+
+    /// Asks the worker to finish, leave and not come back.
+    pub fn drain(&self, reason: Arc<str>) {
+        self.put(|waiting| waiting.drain = Some(reason));
     }
 
     /// Says that the harness is there.
@@ -118,7 +154,8 @@ impl Outbox {
         let frames = waiting.welcome.is_some()
             || waiting.request.is_some()
             || waiting.appended.is_some()
-            || waiting.heartbeat;
+            || waiting.heartbeat
+            || waiting.drain.is_some();
         !frames && waiting.end.is_none()
     }
 
@@ -145,16 +182,18 @@ impl Outbox {
         .await;
     }
 
-    /// Says that the transport has dropped the call and writes nothing more.
-    pub fn abandon(&self) {
-        let session = {
+    /// Says that the transport has dropped the call and writes nothing more. Gives the request the
+    /// worker cannot have seen: the end overtook it, or dropped what the transport still held.
+    pub fn abandon(&self) -> Option<Undelivered> {
+        let (session, undelivered) = {
             let mut waiting = self.lock();
             waiting.abandoned = true;
-            waiting.session.take()
+            (waiting.session.take(), waiting.undelivered.take())
         };
         if let Some(session) = session {
             session.wake();
         }
+        undelivered
     }
 
     /// Waits until the transport has dropped the call. One task may wait, for this or `ended`.
@@ -170,6 +209,11 @@ impl Outbox {
         .await;
     }
 
+    /// The transport has let go of every frame handed over so far.
+    pub fn let_go(&self) {
+        self.lock().let_go();
+    }
+
     /// The next frame, or the end, once.
     pub fn poll_next(&self, cx: &Context<'_>) -> Poll<Option<Result<Outgoing, End>>> {
         let mut waiting = self.lock();
@@ -178,6 +222,7 @@ impl Outbox {
         }
         if let Some(end) = waiting.end.take() {
             waiting.ended = true;
+            waiting.let_go();
             return Poll::Ready(Some(Err(end)));
         }
         match waiting.take() {
@@ -206,6 +251,12 @@ impl Outbox {
 }
 
 impl Waiting {
+    fn let_go(&mut self) {
+        if self.request.is_none() {
+            self.undelivered = None;
+        }
+    }
+
     fn take(&mut self) -> Option<Outgoing> {
         if let Some(slot) = self.welcome.take() {
             self.welcomed = true;
@@ -222,20 +273,112 @@ impl Waiting {
             self.appended_written = seq;
             return Some(Outgoing::Appended(seq));
         }
+        if let Some(reason) = self.drain.take() {
+            return Some(Outgoing::Drain(reason));
+        }
         std::mem::take(&mut self.heartbeat).then_some(Outgoing::Heartbeat)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+    use std::sync::Arc;
     use std::task::{Context, Poll, Waker};
+    use std::time::Instant;
 
-    use super::{Outbox, Outgoing};
-    use crate::ids::SlotId;
+    use uuid::Uuid;
+
+    use super::{Outbox, Outgoing, Undelivered};
+    use crate::envelope::{Caller, Payload, Request};
+    use crate::ids::{AgentKey, Attempt, Delivery, Lease, RunId, SlotId, WorkerId};
     use crate::slot::End;
 
     fn next(outbox: &Outbox) -> Poll<Option<Result<Outgoing, End>>> {
         outbox.poll_next(&Context::from_waker(Waker::noop()))
+    }
+
+    fn put_request(outbox: &Outbox) -> (Undelivered, Option<Undelivered>) {
+        let to = Undelivered {
+            worker: WorkerId(Uuid::from_u128(1)),
+            delivery: Delivery {
+                run: RunId(Uuid::from_u128(2)),
+                attempt: Attempt(1),
+            },
+            lease: Lease([3; 16]),
+        };
+        let request = Request {
+            agent: AgentKey::new("default", "echo"),
+            payload: Payload::default(),
+            metadata: HashMap::new(),
+            caller: Caller {
+                subject: "anonymous".into(),
+                namespace: "default".into(),
+            },
+            trace: None,
+            parent: None,
+            depth: 0,
+        };
+        (to, outbox.request(to, Arc::new(request), Instant::now()))
+    }
+
+    #[test]
+    fn a_request_the_end_overtakes_is_undelivered() {
+        let outbox = Outbox::default();
+        let (to, late) = put_request(&outbox);
+        assert_eq!(late, None);
+        outbox.end(End::Leaving);
+        assert!(matches!(next(&outbox), Poll::Ready(Some(Err(_)))));
+        assert_eq!(outbox.abandon(), Some(to));
+    }
+
+    #[test]
+    fn a_request_that_comes_after_the_end_is_undelivered() {
+        let outbox = Outbox::default();
+        outbox.end(End::Leaving);
+        assert!(matches!(next(&outbox), Poll::Ready(Some(Err(_)))));
+        let (to, late) = put_request(&outbox);
+        assert_eq!((late, outbox.abandon()), (None, Some(to)));
+        let (to, late) = put_request(&outbox);
+        assert_eq!((late, outbox.abandon()), (Some(to), None));
+    }
+
+    #[test]
+    fn a_request_is_undelivered_until_the_transport_has_let_go_of_it() {
+        let handed_over = || {
+            let outbox = Outbox::default();
+            outbox.welcome(SlotId(1));
+            assert!(next(&outbox).is_ready(), "the welcome");
+            let (to, _) = put_request(&outbox);
+            outbox.let_go();
+            assert!(matches!(next(&outbox), Poll::Ready(Some(Ok(_)))));
+            (outbox, to)
+        };
+        let (reset, to) = handed_over();
+        assert_eq!(reset.abandon(), Some(to), "a reset drops it");
+
+        let (gone, _) = handed_over();
+        gone.let_go();
+        assert_eq!(gone.abandon(), None, "it is with the worker");
+
+        let (ended, _) = handed_over();
+        ended.end(End::Leaving);
+        assert!(matches!(next(&ended), Poll::Ready(Some(Err(_)))));
+        assert_eq!(ended.abandon(), None, "the end came after it");
+    }
+
+    #[test]
+    fn an_acknowledgement_that_comes_late_says_nothing_of_the_next_request() {
+        let outbox = Outbox::default();
+        outbox.welcome(SlotId(1));
+        let delivery = put_request(&outbox).0.delivery;
+        let earlier = Delivery {
+            attempt: Attempt(9),
+            ..delivery
+        };
+        outbox.acknowledge(earlier, 5);
+        assert!(next(&outbox).is_ready() && next(&outbox).is_ready());
+        assert!(next(&outbox).is_pending());
     }
 
     #[test]
@@ -262,13 +405,18 @@ mod tests {
     fn acknowledgements_and_heartbeats_are_said_once() {
         let outbox = Outbox::default();
         outbox.welcome(SlotId(1));
+        let delivery = put_request(&outbox).0.delivery;
         for seq in 1..=5 {
-            outbox.acknowledge(seq);
+            outbox.acknowledge(delivery, seq);
             outbox.heartbeat();
         }
         assert!(matches!(
             next(&outbox),
             Poll::Ready(Some(Ok(Outgoing::Welcome(_))))
+        ));
+        assert!(matches!(
+            next(&outbox),
+            Poll::Ready(Some(Ok(Outgoing::Request { .. })))
         ));
         assert_eq!(outbox.acknowledged(), 0);
         assert!(matches!(

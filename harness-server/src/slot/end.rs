@@ -76,6 +76,8 @@ pub enum Refusal {
     UnsupportedProtocol(u32),
     /// A field is malformed; what and what to do.
     Invalid(String),
+    /// The worker was drained and came back with the same process.
+    Drained,
     /// A resume of something this server has never handed out.
     NotYours,
     /// A limit on workers or agents is reached.

@@ -1,12 +1,14 @@
 //! A worker whose agent, `puppet`, does what its request says; the subject of tests.
 //!
 //! It writes `started RUN` when it begins and `dropped RUN` when its future is dropped unfinished,
-//! one line each, to standard error.
+//! one line each, to standard error. PUPPET_AGENT=typed makes it the agent `typed`, which has
+//! schemas and gives its number back. `tests/python/puppet.py` is the same at the minimal level.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use worker_sdk::{AgentError, Context, Payload, Worker, agent_fn};
 
@@ -40,6 +42,19 @@ enum Order {
     Exit { code: i32 },
     /// Sends outputs 1 to `count`, then replies with the count.
     Output { count: u64 },
+}
+
+/// A request of the agent `typed`.
+#[derive(Deserialize, JsonSchema)]
+struct Asked {
+    number: i64,
+}
+
+/// Its reply, whose schema does not take every number.
+#[derive(Serialize, JsonSchema)]
+struct Answered {
+    #[schemars(range(max = 100))]
+    number: i64,
 }
 
 fn failed() -> String {
@@ -108,6 +123,12 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
     Ok(Payload::json(&value)?)
 }
 
+async fn typed(ctx: Context, asked: Asked) -> Result<Answered, AgentError> {
+    say(&format!("started {}", ctx.run_id()));
+    let number = asked.number;
+    Ok(Answered { number })
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt()
@@ -115,6 +136,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
         .init();
     let slots = std::env::var("HARNESS_SLOTS").map_or(Ok(1), |slots| slots.parse())?;
-    let worker = Worker::builder(agent_fn(reply)).name("puppet").slots(slots);
-    Ok(worker.run().await?)
+    let worker = match std::env::var("PUPPET_AGENT").as_deref() {
+        Ok("typed") => Worker::builder(agent_fn(typed)).name("typed"),
+        _ => Worker::builder(agent_fn(reply)).name("puppet"),
+    };
+    Ok(worker.slots(slots).run().await?)
 }

@@ -11,7 +11,7 @@ fn append(delivery: Delivery, seq: u64, acknowledged: u64) -> Frame {
         delivery,
         seq,
         kind: EntryKind::Plain,
-        bytes: 10,
+        entry: vec![0; 10].into(),
         acknowledged,
     }
 }
@@ -32,7 +32,7 @@ fn entries_are_acknowledged_and_repeated_ones_again() {
     for (seq, acknowledged) in [(1, 1), (2, 2), (1, 2), (2, 2), (3, 3)] {
         let actions = world.frame(slot, append(held, seq, 0));
         assert!(
-            matches!(actions[..], [Action::Acknowledge { slot: to, seq }]
+            matches!(actions[..], [Action::Acknowledge { slot: to, seq, .. }]
                 if to == slot && seq == acknowledged),
             "{seq}: {actions:?}"
         );

@@ -286,15 +286,24 @@ fn a_leap_over_attempt_and_deadline_answers_once() {
     world.assert_failed(run, Code::AttemptTimeout, &["attempt 1"]);
 }
 
+/// The caller has taken a piece of output.
+fn seen(run: RunId) -> Event {
+    Event::Read {
+        run,
+        seq: 2,
+        output: true,
+    }
+}
+
 #[test]
 fn output_that_was_seen_is_not_taken_back_by_a_retry() {
     let mut world = World::new();
     let slot = world.attach(minimal("echo", 1));
     let (run, _) = world.ask_and_see(ask("echo").max_attempts(3));
-    assert!(world.apply(Event::OutputSeen { run }).is_empty());
+    assert!(world.apply(seen(run)).is_empty());
     fail(&mut world, slot);
     world.assert_failed(run, Code::InvalidReply, &["it is no reply"]);
-    world.apply(Event::OutputSeen { run });
+    world.apply(seen(run));
 }
 
 #[test]
@@ -303,7 +312,7 @@ fn a_request_given_back_after_its_output_was_seen_goes_nowhere_else() {
     let slot = world.attach(minimal("echo", 1));
     world.attach(minimal("echo", 2));
     let (run, _) = world.ask_and_see(ask("echo").max_attempts(3));
-    world.apply(Event::OutputSeen { run });
+    world.apply(seen(run));
     let actions = world.reply_with(slot, Reply::Declined);
     assert!(deliveries(&actions).is_empty(), "it would be seen twice");
     world.assert_failed(run, Code::WorkerLost, &["gave the request back"]);

@@ -33,6 +33,12 @@ pub(super) fn limits() -> Limits {
         connecting_retry: SECOND / 2,
         release_timeout: 10 * MINUTE,
         unreleased: 100,
+        journal: crate::journal::Limits {
+            entries: 8,
+            bytes: 1_000,
+        },
+        ended_kept: MINUTE,
+        ended_runs: 50,
     }
 }
 

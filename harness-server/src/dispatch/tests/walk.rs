@@ -160,7 +160,7 @@ impl Walk {
                 delivery: name(held?, named),
                 seq: place(seq, last),
                 kind: [EntryKind::Plain, EntryKind::Usage, EntryKind::Step][usize::from(n % 3)],
-                bytes: bytes.into(),
+                entry: vec![0; usize::from(bytes)].into(),
                 acknowledged: last.saturating_sub(acked.into()),
             };
             Some((slot, frame))
@@ -272,7 +272,7 @@ impl Walk {
                 Action::Answer { run, .. } => {
                     answered.insert(run);
                 }
-                Action::Note(_) => {}
+                Action::Grew { .. } | Action::Drain { .. } | Action::Note(_) => {}
             }
         }
         let open: HashSet<SlotId> = self.calls.keys().copied().collect();

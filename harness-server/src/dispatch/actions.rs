@@ -1,0 +1,113 @@
+//! What Core wants done.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::envelope::{Answer, Request};
+use crate::ids::{Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::slot;
+
+/// What to do about an event. Each names its slot and attempt, so a late one is harmless.
+#[derive(Debug)]
+pub enum Action {
+    /// Welcome a slot.
+    Welcome {
+        /// Which.
+        slot: SlotId,
+    },
+    /// Send a request.
+    Deliver {
+        /// To which slot.
+        slot: SlotId,
+        /// Whose that is.
+        worker: WorkerId,
+        /// Under which number.
+        delivery: Delivery,
+        /// The proof that comes with it.
+        lease: Lease,
+        /// What to send.
+        request: Arc<Request>,
+        /// When the run ends.
+        deadline: Instant,
+    },
+    /// Acknowledge appends.
+    Acknowledge {
+        /// To which slot.
+        slot: SlotId,
+        /// Of which request.
+        delivery: Delivery,
+        /// Up to which worker_seq.
+        seq: u64,
+    },
+    /// End a call.
+    End {
+        /// Which.
+        slot: SlotId,
+        /// How.
+        end: slot::End,
+    },
+    /// Hold a request against a schema and tell. It is asked once: the run waits for the `Judged`
+    /// before it waits for a slot.
+    Judge {
+        /// The run.
+        run: RunId,
+        /// The schema.
+        schema: SchemaId,
+        /// What to hold against it.
+        request: Arc<Request>,
+    },
+    /// A run's journal has grown and somebody reads it.
+    Grew {
+        /// The run.
+        run: RunId,
+    },
+    /// Tell a worker to finish, leave and not come back.
+    Drain {
+        /// On which slot.
+        slot: SlotId,
+        /// Why.
+        reason: Arc<str>,
+    },
+    /// Answer a caller.
+    Answer {
+        /// The run.
+        run: RunId,
+        /// What to answer.
+        answer: Answer,
+    },
+    /// Something for the log.
+    Note(Note),
+}
+
+/// What the log should say.
+#[derive(Debug)]
+pub enum Note {
+    /// Cancelled work has stopped.
+    Released {
+        /// The worker.
+        worker: WorkerId,
+        /// The work.
+        delivery: Delivery,
+        /// From the end of its call to the proof.
+        took: Duration,
+    },
+    /// A released that proves nothing.
+    ReleasedUnknown {
+        /// The worker that said so.
+        worker: WorkerId,
+        /// What it named.
+        delivery: Delivery,
+    },
+    /// No released came in time.
+    GaveUp {
+        /// The worker.
+        worker: WorkerId,
+        /// The work.
+        delivery: Delivery,
+    },
+    /// A frame about a request that was answered just before, or whose slot is gone.
+    Stale {
+        /// The slot.
+        slot: SlotId,
+    },
+}

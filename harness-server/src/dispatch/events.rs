@@ -1,0 +1,184 @@
+//! What happens to Core.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::envelope::{Failure, Payload, Request};
+use crate::ids::{Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::{run, slot};
+
+use super::workers::Offer;
+
+/// What happens.
+#[derive(Debug)]
+pub enum Event {
+    /// A hello was accepted.
+    Opened {
+        /// The new slot.
+        slot: SlotId,
+        /// What it offers.
+        offer: Offer,
+    },
+    /// A frame came from a worker.
+    Frame {
+        /// From which slot.
+        slot: SlotId,
+        /// What it says.
+        frame: Frame,
+    },
+    /// A call is gone without an end of ours.
+    Lost {
+        /// Which.
+        slot: SlotId,
+        /// What is known of it, for the error.
+        why: String,
+    },
+    /// A worker says that cancelled work has stopped.
+    Released {
+        /// The worker.
+        worker: WorkerId,
+        /// The work.
+        delivery: Delivery,
+        /// What came with its request.
+        lease: Lease,
+    },
+    /// Somebody asks.
+    Ask {
+        /// The new run.
+        run: RunId,
+        /// What is asked, and of whom.
+        request: Request,
+        /// Its deadline and attempts.
+        terms: run::Terms,
+        /// Which slots it may go to, and when.
+        placing: Placing,
+    },
+    /// The caller of a streamed ask has taken entries of its run's journal.
+    Read {
+        /// The run.
+        run: RunId,
+        /// Up to which number.
+        seq: u64,
+        /// Whether output was among them, which cannot be taken back.
+        output: bool,
+    },
+    /// Somebody begins or ceases to read a run's journal as it grows.
+    Watched {
+        /// The run.
+        run: RunId,
+        /// Whether they begin.
+        more: bool,
+    },
+    /// Somebody asks for a run to be stopped.
+    CancelRequested {
+        /// The run.
+        run: RunId,
+        /// The principal.
+        who: Arc<str>,
+        /// The reason given, may be empty.
+        why: String,
+    },
+    /// An operator wants a worker to finish, leave and not come back.
+    Drain {
+        /// The worker.
+        worker: WorkerId,
+        /// Why.
+        reason: String,
+    },
+    /// A request was held against a schema.
+    Judged {
+        /// The run.
+        run: RunId,
+        /// The schema.
+        schema: SchemaId,
+        /// Why the schema does not take it.
+        refusal: Option<Failure>,
+    },
+    /// Somebody cancels a run or hangs up.
+    Cancelled {
+        /// The run.
+        run: RunId,
+        /// Who and why.
+        why: String,
+    },
+    /// The harness is leaving: nothing new starts.
+    ServerLeaving,
+    /// The harness is leaving and waits no longer.
+    ServerLeft,
+    /// Time passed.
+    Tick,
+}
+
+/// A frame of a worker, after its hello.
+#[derive(Debug)]
+pub enum Frame {
+    /// It is there, and works on this.
+    Heartbeat(Option<Delivery>),
+    /// A journal entry.
+    Append {
+        /// Whose.
+        delivery: Delivery,
+        /// Its worker_seq.
+        seq: u64,
+        /// What it holds.
+        kind: slot::EntryKind,
+        /// It, encoded.
+        entry: Bytes,
+        /// Up to which seq an acknowledgement has been written to the worker.
+        acknowledged: u64,
+    },
+    /// The end of a request.
+    Reply {
+        /// Whose.
+        delivery: Delivery,
+        /// Its worker_seq.
+        seq: u64,
+        /// What it says.
+        reply: Reply,
+    },
+    /// It takes no new request.
+    Leave,
+    /// It sends nothing more.
+    HalfClosed,
+    /// A second hello.
+    HelloAgain,
+    /// No known case.
+    Unknown,
+    /// Over our limit; sizes in bytes.
+    TooLarge {
+        /// Its size.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+}
+
+/// What a reply says, after it was held against the slot's schema.
+#[derive(Debug)]
+pub enum Reply {
+    /// A value.
+    Value(Payload),
+    /// The agent's error.
+    Error(Failure),
+    /// A value the slot's own schema refuses.
+    Invalid(Failure),
+    /// A value over the limit.
+    TooLarge(Failure),
+    /// The request is given back unworked.
+    Declined,
+}
+
+/// Which slots a run may go to, and when.
+#[derive(Clone, Debug, Default)]
+pub struct Placing {
+    /// Labels its slot must have.
+    pub selector: BTreeMap<String, String>,
+    /// -100 to 100; higher goes first.
+    pub priority: i32,
+    /// Whether an unknown agent counts as known and empty.
+    pub wait_for_agent: bool,
+    /// Whether the caller reads the run's journal, so that a slow caller slows the worker.
+    pub paced: bool,
+}
