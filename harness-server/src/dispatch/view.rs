@@ -115,6 +115,8 @@ pub struct Census {
     pub unreleased: usize,
     /// Timers set.
     pub timers: usize,
+    /// Ended runs that are kept.
+    pub ended: usize,
 }
 
 impl Core {
@@ -132,6 +134,7 @@ impl Core {
             workers: self.workers.len(),
             unreleased: self.unreleased,
             timers: self.timers.set.len(),
+            ended: self.history.len(),
         }
     }
 
