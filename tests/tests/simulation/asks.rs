@@ -64,6 +64,8 @@ impl World {
             random.pick(&[-100, -1, 1, 100])
         };
         let wait_for_agent = random.percent(40);
+        let paced = random.percent(25);
+        let watched = random.percent(15);
         let patience = random.percent(20).then(|| random.micros(100, 20_000_000));
         let policy = self.policy();
         let request = Request {
@@ -92,6 +94,7 @@ impl World {
             selector: pairs(selector),
             priority,
             wait_for_agent,
+            paced,
         });
         self.apply(Event::Ask {
             run: run_id(run),
@@ -106,8 +109,14 @@ impl World {
                 selector: pairs(selector),
                 priority,
                 wait_for_agent,
+                paced,
             },
         });
+        if watched {
+            self.watches(run, true);
+            let after = self.random.micros(1000, 20_000_000);
+            self.later(after, What::CeaseToWatch(run));
+        }
         if let Some(patience) = patience {
             self.later(patience, What::HangUp(run));
         }
@@ -146,10 +155,47 @@ impl World {
     }
 
     pub(crate) fn hang_up(&mut self, run: usize) {
+        let asked = self.random.percent(30);
         self.before(Trigger::Cancelled(run));
-        self.apply(Event::Cancelled {
+        let (run, why) = (run_id(run), String::new());
+        self.apply(if asked {
+            Event::CancelRequested {
+                run,
+                who: "a".into(),
+                why,
+            }
+        } else {
+            Event::Cancelled { run, why }
+        });
+    }
+
+    pub(crate) fn watches(&mut self, run: usize, more: bool) {
+        self.before(Trigger::Watched);
+        self.model.watches(run, more);
+        self.apply(Event::Watched {
             run: run_id(run),
-            why: String::new(),
+            more,
+        });
+    }
+
+    /// The caller of a run reads what there is of its journal, or a part.
+    pub(crate) fn caller_reads(&mut self, run: usize) {
+        let Some(view) = self.core.view_run(self.now(), run_id(run)) else {
+            return;
+        };
+        let unread = &self.model.runs[run].unread;
+        let seq = if unread.is_empty() || self.random.percent(50) {
+            view.head
+        } else {
+            unread[self.random.index(unread.len())].0
+        };
+        let output = self.random.percent(40);
+        self.before(Trigger::Read);
+        self.model.read(run, seq, output);
+        self.apply(Event::Read {
+            run: run_id(run),
+            seq,
+            output,
         });
     }
 }

@@ -165,6 +165,13 @@ impl World {
                     work.acknowledged = seq;
                 }
             }
+            // Most finish and leave; what does not is ended when it has been idle for long.
+            Down::Drain => {
+                if matches!(self.calls[call].side, Side::Idle) && self.random.percent(70) {
+                    self.sends(call, Up::HalfClose);
+                    self.calls[call].side = Side::Over;
+                }
+            }
             Down::End => self.is_ended(call),
         }
     }

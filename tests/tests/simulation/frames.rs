@@ -1,9 +1,12 @@
 //! Frames on their way between workers and harness: small copies of Core's own, cheap to queue.
 
+use bytes::Bytes;
 use harness_server::dispatch::{Frame, Reply};
 use harness_server::envelope::{Code, Failure, Payload};
 use harness_server::ids::{Delivery, Lease};
 use harness_server::slot::EntryKind;
+
+const ENTRY: &[u8] = &[b'1'; 1024];
 
 /// What a worker sends.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +54,7 @@ pub(crate) enum Down {
     Welcome,
     Request(Delivery, Lease),
     Acknowledged(u64),
+    Drain,
     End,
 }
 
@@ -70,7 +74,7 @@ impl Up {
                 delivery,
                 seq,
                 kind,
-                bytes,
+                entry: Bytes::from_static(&ENTRY[..bytes as usize]),
                 acknowledged,
             },
             Self::Reply {

@@ -40,7 +40,9 @@ pub(crate) enum Trigger {
     Released,
     Ask(usize),
     Judged(usize),
-    OutputSeen,
+    Read,
+    Watched,
+    Drained,
     Cancelled(usize),
     Leaving,
     Tick,
@@ -57,7 +59,14 @@ pub(crate) struct Model {
     /// Slots and unreleased work of each worker.
     workers: Vec<(usize, usize)>,
     unreleased: Vec<Unreleased>,
+    drained: Vec<bool>,
+    /// Who watches runs, now and at most at once.
+    watching: usize,
+    watched_most: usize,
+    answered: Vec<usize>,
     backing_off: Vec<usize>,
+    /// A paced append that this event takes: its run and number.
+    taken: Option<(usize, u64)>,
     pub(crate) leaving: bool,
     left: bool,
     event: u64,
@@ -87,7 +96,12 @@ impl Model {
             agents: (0..agents).map(|_| Agent::default()).collect(),
             workers: vec![(0, 0); workers],
             unreleased: Vec::new(),
+            drained: vec![false; workers],
             backing_off: Vec::new(),
+            watching: 0,
+            watched_most: 0,
+            answered: Vec::new(),
+            taken: None,
             leaving: false,
             left: false,
             event: 0,
@@ -122,7 +136,8 @@ impl Model {
         let of = &self.agents[agent];
         let class = (offer.request_schema, offer.max_receive_bytes);
         let known_class = of.classes.iter().any(|known| (known.0, known.1) == class);
-        let certainly = self.workers[worker].0 >= self.limits.worker_slots
+        let certainly = self.drained[worker]
+            || self.workers[worker].0 >= self.limits.worker_slots
             || (!known_class && of.classes.len() >= self.limits.agent_classes);
         let no_room = of.open.is_empty() && self.agents_before >= self.limits.agents;
         if self.leaving {
@@ -138,6 +153,7 @@ impl Model {
             stopping: None,
             held: None,
             answered: None,
+            told: false,
             heard: self.now,
             free: None,
         });
@@ -235,6 +251,9 @@ impl Model {
             avoid: None,
             judged: Vec::new(),
             waiting: false,
+            paced: asked.paced,
+            watchers: 0,
+            unread: Vec::new(),
             changed: 0,
             settled: 0,
         });
@@ -302,6 +321,7 @@ impl Model {
     fn fail(&mut self, run: usize, fault: Fault, worker: Option<usize>) {
         self.leave_state(run);
         self.runs[run].state = State::Ended;
+        self.runs[run].unread.clear();
         let leaving = self.leaving;
         let now = self.now;
         let entry = &mut self.runs[run];

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use harness_server::dispatch::{Limits, Offer, WorkerInfo};
 use harness_server::ids::{AgentKey, SchemaId};
+use harness_server::journal;
 use harness_server::slot::{self, Level};
 
 use crate::model::worker_id;
@@ -87,6 +88,12 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
         connecting_timeout: 10 * SECOND,
         connecting_retry: SECOND / 2,
         release_timeout: 600 * SECOND,
+        journal: journal::Limits {
+            entries: random.pick(&[1, 3, 100]),
+            bytes: random.pick(&[100, 10_000]),
+        },
+        ended_kept: 60 * SECOND,
+        ended_runs: random.pick(&[0, 1, 4, 100]),
         unreleased: random.pick(&[0, 1, 3, 100, 100, 100, 100]),
     };
     if huge {

@@ -14,7 +14,7 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 32] = [
+const EVERYTHING: [&str; 34] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
@@ -44,6 +44,8 @@ const EVERYTHING: [&str; 32] = [
     "end unknown frame",
     "end window passed",
     "end wrong attempt",
+    "drain",
+    "grew",
     "note gave up",
     "note released",
     "note released unknown",
@@ -71,6 +73,8 @@ impl Tally {
             Action::Deliver { .. } => "deliver",
             Action::Acknowledge { .. } => "acknowledge",
             Action::Judge { .. } => "judge",
+            Action::Grew { .. } => "grew",
+            Action::Drain { .. } => "drain",
         };
         *self.counts.entry(what).or_default() += 1;
     }

@@ -12,7 +12,9 @@ use harness_server::retry::Policy;
 use crate::asks::Templates;
 use crate::calls::Call;
 use crate::frames::{Down, Up};
-use crate::model::{Model, Trigger, back_off, run_id, run_index, run_of, slot_id, slot_index};
+use crate::model::{
+    Model, Trigger, back_off, run_id, run_index, run_of, slot_id, slot_index, worker_id,
+};
 use crate::random::{Random, mix};
 use crate::setting::{AGENTS, Setting};
 use crate::tally::Tally;
@@ -36,6 +38,11 @@ pub(crate) enum What {
     Acknowledge(usize, u64),
     Ask,
     HangUp(usize),
+    /// The caller of a run reads its journal.
+    Read(usize),
+    CeaseToWatch(usize),
+    /// An operator drains a worker.
+    Drain(usize),
     Judged(usize, SchemaId),
     Tick,
     /// The clock leaps forward by so many microseconds.
@@ -68,7 +75,7 @@ pub(crate) struct World {
     heap: BinaryHeap<Reverse<Entry>>,
     number: u64,
     tick_at: Option<u64>,
-    core: Core,
+    pub(crate) core: Core,
     actions: Vec<Action>,
     events: u64,
     agents: usize,
@@ -149,6 +156,11 @@ impl World {
                 self.later(at, What::Leap(by));
             }
         }
+        if self.random.percent(15) && !self.setting.workers.is_empty() {
+            let at = self.random.below(ends_at);
+            let worker = self.random.index(self.setting.workers.len());
+            self.later(at, What::Drain(worker));
+        }
         if self.random.percent(20) {
             let at = ends_at / 3 + self.random.below(ends_at * 2 / 3);
             if self.random.percent(70) {
@@ -187,6 +199,16 @@ impl World {
             What::Acknowledge(call, seq) => self.acknowledges(call, seq),
             What::Ask => self.ask(),
             What::HangUp(run) => self.hang_up(run),
+            What::Read(run) => self.caller_reads(run),
+            What::CeaseToWatch(run) => self.watches(run, false),
+            What::Drain(worker) => {
+                self.before(Trigger::Drained);
+                self.model.drains(worker);
+                self.apply(Event::Drain {
+                    worker: worker_id(worker),
+                    reason: String::new(),
+                });
+            }
             What::Judged(run, schema) => self.judged(run, schema),
             What::Tick => {
                 self.tick_at = None;
@@ -264,7 +286,7 @@ impl World {
                 lease,
                 ..
             } => self.writes(slot_index(*slot), Down::Request(*delivery, *lease)),
-            Action::Acknowledge { slot, seq } => {
+            Action::Acknowledge { slot, seq, .. } => {
                 let held_back = self.random.percent(30);
                 let after = if held_back {
                     self.random.micros(1000, 3_000_000)
@@ -282,7 +304,8 @@ impl World {
                 let after = self.random.micros(10, 500_000);
                 self.later(after, What::Judged(run_index(*run), *schema));
             }
-            Action::Answer { .. } | Action::Note(_) => {}
+            Action::Drain { slot, .. } => self.writes(slot_index(*slot), Down::Drain),
+            Action::Answer { .. } | Action::Grew { .. } | Action::Note(_) => {}
         }
     }
 
@@ -303,12 +326,13 @@ impl World {
                     slot: slot_id(id),
                     frame: up.into_frame(acknowledged),
                 });
-                if let Up::Append { delivery, .. } = up
-                    && self.random.percent(10)
-                {
-                    self.before(Trigger::OutputSeen);
-                    self.model.output_seen(run_of(delivery));
-                    self.apply(Event::OutputSeen { run: delivery.run });
+                if let Up::Append { delivery, .. } = up {
+                    let run = run_of(delivery);
+                    let reads = if self.model.runs[run].paced { 80 } else { 20 };
+                    if self.random.percent(reads) {
+                        let after = self.random.micros(10, 3_000_000);
+                        self.later(after, What::Read(run));
+                    }
                 }
             }
         }

@@ -19,6 +19,8 @@ pub(crate) struct Slot {
     pub(crate) stopping: Option<Instant>,
     pub(crate) held: Option<Held>,
     pub(crate) answered: Option<Delivery>,
+    /// Whether its worker was told to drain on it.
+    pub(crate) told: bool,
     pub(crate) heard: Instant,
     /// Its place among the free slots, while it is one.
     pub(crate) free: Option<u64>,
@@ -75,6 +77,11 @@ pub(crate) struct Run {
     pub(crate) avoid: Option<usize>,
     pub(crate) judged: Vec<(SchemaId, Judged)>,
     pub(crate) waiting: bool,
+    /// Whether a slow caller slows the worker.
+    pub(crate) paced: bool,
+    pub(crate) watchers: u32,
+    /// Entries the caller of a paced run has not read: their place in the journal, their number.
+    pub(crate) unread: Vec<(u64, u64)>,
     /// The event in which it last changed its state.
     pub(crate) changed: u64,
     /// The event in which it last looked for a slot.
@@ -107,6 +114,7 @@ pub(crate) struct Asked {
     pub(crate) selector: BTreeMap<String, String>,
     pub(crate) priority: i32,
     pub(crate) wait_for_agent: bool,
+    pub(crate) paced: bool,
 }
 
 /// How a delivery failed.

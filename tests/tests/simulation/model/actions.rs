@@ -17,19 +17,32 @@ impl Model {
             Action::Welcome { slot } => self.welcome(slot_index(*slot)),
             Action::Deliver {
                 slot,
+                worker,
                 delivery,
                 lease,
                 request,
                 deadline,
             } => {
                 let run = run_of(*delivery);
+                let of = self.slots[slot_index(*slot)].worker;
+                assert_eq!(worker_index(*worker), of, "whose slot it is");
                 assert_eq!(
                     request.depth, self.runs[run].depth,
                     "the depth of {delivery}"
                 );
                 self.deliver(slot_index(*slot), *delivery, *lease, *deadline);
             }
-            Action::Acknowledge { slot, seq } => {
+            Action::Acknowledge {
+                slot,
+                delivery,
+                seq,
+            } => {
+                let held = self.slots[slot_index(*slot)].held.as_ref();
+                assert_eq!(
+                    held.map(|held| held.delivery),
+                    Some(*delivery),
+                    "acknowledged"
+                );
                 let expected = self.expected_ack.take();
                 assert_eq!(expected, Some((slot_index(*slot), *seq)), "acknowledged");
             }
@@ -44,6 +57,13 @@ impl Model {
                     "the newest attempt"
                 );
             }
+            Action::Grew { run } => {
+                assert!(
+                    self.runs[run_index(*run)].watchers > 0,
+                    "nobody watches {run}"
+                );
+            }
+            Action::Drain { slot, .. } => self.told(slot_index(*slot)),
             Action::Note(note) => self.note(note),
         }
     }
@@ -282,9 +302,44 @@ impl Model {
         }
     }
 
-    /// Output of a run is about to be seen by its caller.
-    pub(crate) fn output_seen(&mut self, run: usize) {
-        self.runs[run].output_seen = true;
+    /// Somebody begins or ceases to watch a run.
+    pub(crate) fn watches(&mut self, run: usize, more: bool) {
+        if more {
+            self.runs[run].watchers += 1;
+            self.watching += 1;
+            self.watched_most = self.watched_most.max(self.watching);
+        } else {
+            self.runs[run].watchers -= 1;
+            self.watching -= 1;
+        }
+    }
+
+    /// An operator is about to drain a worker.
+    pub(crate) fn drains(&mut self, worker: usize) {
+        if self.workers[worker] == (0, 0) {
+            return;
+        }
+        self.drained[worker] = true;
+        let agents = self.agents.iter();
+        let open: Vec<usize> = agents.flat_map(|agent| agent.open.clone()).collect();
+        for id in open {
+            if self.slots[id].worker == worker {
+                self.slots[id].stopping.get_or_insert(self.now);
+                self.no_longer_free(id);
+            }
+        }
+    }
+
+    /// A worker is told to drain on a slot, once, and a minimal one not while it works.
+    fn told(&mut self, id: usize) {
+        let slot = &mut self.slots[id];
+        assert!(self.drained[slot.worker], "slot {id} is told to drain");
+        assert!(slot.open && !slot.told, "slot {id} is told to drain again");
+        assert!(
+            is_full(&slot.offer) || slot.held.is_none(),
+            "slot {id} is told while it works"
+        );
+        slot.told = true;
     }
 
     /// The harness is about to leave, or to wait no longer.

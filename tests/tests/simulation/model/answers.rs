@@ -29,6 +29,8 @@ impl Model {
         self.leave_state(run);
         self.count_waiting(run, false);
         self.runs[run].state = State::Ended;
+        self.runs[run].unread.clear();
+        self.answered.push(run);
         self.totals.runs -= 1;
     }
 

@@ -2,6 +2,7 @@
 
 use harness_server::dispatch::{Census, Core};
 use harness_server::ids::RunId;
+use harness_server::journal::Content;
 
 use super::{Judged, Model, State, Totals, Trigger, is_full};
 
@@ -37,6 +38,15 @@ impl Model {
             }
         }
         self.let_wait();
+        if let Some((run, seq)) = self.taken.take() {
+            let view = core
+                .view_run(self.now, super::run_id(run))
+                .expect("it runs");
+            self.runs[run].unread.push((view.head, seq));
+        }
+        for run in std::mem::take(&mut self.answered) {
+            self.check_journal(core, run);
+        }
         let census = core.census();
         self.compare(&census);
         let next = core.next_wake();
@@ -85,6 +95,49 @@ impl Model {
         })
     }
 
+    /// That the journal of a run that has ended tells what happened, in order.
+    fn check_journal(&self, core: &Core, run: usize) {
+        let Some(reading) = core.read_journal(super::run_id(run), 1, usize::MAX) else {
+            return;
+        };
+        assert!(reading.ended);
+        let (mut seq, mut attempt, mut ended, mut running) = (0, 0, 0, false);
+        for entry in &reading.page.entries {
+            assert!(
+                entry.seq > seq && entry.seq <= reading.page.head,
+                "numbers only grow"
+            );
+            seq = entry.seq;
+            match &entry.content {
+                Content::RunStarted => assert_eq!(seq, 1, "it is started first"),
+                Content::AttemptStarted(_) => {
+                    attempt += 1;
+                    assert_eq!(entry.attempt.0, attempt, "attempts only grow");
+                    assert!(!running && ended == 0, "one attempt after the other");
+                    running = true;
+                }
+                Content::AttemptEnded(_) => {
+                    assert!(running, "an attempt ends once");
+                    running = false;
+                }
+                Content::RunEnded(_) => ended += 1,
+                Content::Worker(_) => {
+                    assert_eq!(entry.attempt.0, attempt, "an entry of another attempt");
+                    assert!(running, "an entry of an attempt that is over");
+                }
+                Content::CancelRequested { .. }
+                | Content::AttemptStopping
+                | Content::AttemptStopped { .. } => {}
+            }
+        }
+        assert_eq!(
+            (attempt, ended),
+            (self.runs[run].attempt, 1),
+            "the journal of run {run}"
+        );
+        assert!(!running, "an attempt of run {run} outlived it");
+    }
+
     fn compare(&self, census: &Census) {
         let theirs = Totals {
             slots: census.slots,
@@ -102,6 +155,10 @@ impl Model {
             census.unreleased <= self.limits.unreleased,
             "too much is remembered"
         );
+        // Two are looked at for each that ends, and those that are or were watched
+        // stay for longer.
+        let kept = self.limits.ended_runs.max(1) + 2 * self.watched_most;
+        assert!(census.ended <= kept, "{} ended runs are kept, {kept} may be", census.ended);
         let most = 2 * census.runs + census.slots + census.unreleased + census.agents;
         assert!(census.timers <= most, "a timer belongs to nothing");
         assert!(
@@ -134,6 +191,9 @@ impl Model {
                     let owes = is_full(&slot.offer) && !held.accepted && held.accept_by <= self.now;
                     assert!(!(ticked && owes), "slot {id} has not accepted in time");
                 }
+                let must_know = is_full(&slot.offer) || slot.held.is_none();
+                let knows = !self.drained[slot.worker] || slot.told || !must_know;
+                assert!(knows, "slot {id} is not told to drain");
                 let heard = slot.heard + 3 * rules.heartbeat_interval;
                 let silent = is_full(&slot.offer) && heard <= self.now;
                 assert!(!(ticked && silent), "slot {id} is silent for too long");

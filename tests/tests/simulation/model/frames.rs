@@ -4,7 +4,7 @@ use harness_server::envelope::Code;
 use harness_server::ids::Delivery;
 use harness_server::slot::{End, EntryKind, Violation};
 
-use super::{Expected, Fault, Held, Model, is_full, run_of};
+use super::{Expected, Fault, Held, Model, State, is_full, run_of};
 use crate::frames::{Says, Up};
 
 impl Model {
@@ -92,7 +92,8 @@ impl Model {
             let expected = last + 1;
             self.ends(id, End::Violation(Violation::Gap { expected, got: seq }));
         } else if full {
-            self.expected_ack = Some((id, last));
+            let acknowledged = self.read_of(id, last);
+            self.expected_ack = (acknowledged > 0).then_some((id, acknowledged));
         }
         false
     }
@@ -121,7 +122,34 @@ impl Model {
         held.last_seq = seq;
         if full {
             held.unacked.push((seq, bytes));
-            self.expected_ack = Some((id, seq));
+            let run = run_of(held.delivery);
+            if self.runs[run].paced {
+                self.taken = Some((run, seq));
+            } else {
+                self.expected_ack = Some((id, seq));
+            }
+        }
+    }
+
+    /// Up to which number a slot's entries may be acknowledged: what a slow caller has read.
+    fn read_of(&self, id: usize, last: u64) -> u64 {
+        let held = self.slots[id].held.as_ref();
+        let unread = held.and_then(|held| self.runs[run_of(held.delivery)].unread.first());
+        unread.map_or(last, |(_, seq)| seq - 1)
+    }
+
+    /// The caller of a run is about to have read its journal up to a place.
+    pub(crate) fn read(&mut self, run: usize, up_to: u64, output: bool) {
+        let entry = &mut self.runs[run];
+        if entry.state == State::Ended {
+            return;
+        }
+        entry.output_seen |= output;
+        let read = entry.unread.iter().rev().find(|(at, _)| *at <= up_to);
+        let read = read.map(|(_, seq)| *seq);
+        entry.unread.retain(|(at, _)| *at > up_to);
+        if let (Some(seq), State::Running(slot)) = (read, entry.state) {
+            self.expected_ack = Some((slot, seq));
         }
     }
 
