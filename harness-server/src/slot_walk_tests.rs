@@ -42,33 +42,31 @@ fn expected(sizes: &[u64], level: Level, seq: u64, bytes: u64, acknowledged: u64
     Verdict::Take
 }
 
-fn walk(level: Level, steps: Vec<Step>) {
-    let now = Instant::now();
+/// A slot that has answered one request and holds the next.
+fn busy(level: Level, now: Instant) -> Slot {
     let mut slot = Slot::new(level, now);
     slot.apply(now, &RULES, Event::Welcomed);
     for delivery in [PAST, HELD] {
-        let accept_timeout = SECOND;
-        slot.apply(
-            now,
-            &RULES,
-            Event::Assigned {
-                delivery,
-                accept_timeout,
-            },
-        );
-        let (seq, declined) = (1, false);
+        let assigned = Event::Assigned {
+            delivery,
+            accept_timeout: SECOND,
+        };
+        slot.apply(now, &RULES, assigned);
         if delivery == PAST {
-            slot.apply(
-                now,
-                &RULES,
-                Event::Reply {
-                    delivery,
-                    seq,
-                    declined,
-                },
-            );
+            let reply = Event::Reply {
+                delivery,
+                seq: 1,
+                declined: false,
+            };
+            slot.apply(now, &RULES, reply);
         }
     }
+    slot
+}
+
+fn walk(level: Level, steps: Vec<Step>) {
+    let now = Instant::now();
+    let mut slot = busy(level, now);
     let mut sizes = Vec::new();
     let mut acknowledged = 0;
     for step in steps {
@@ -96,7 +94,12 @@ fn walk(level: Level, steps: Vec<Step>) {
         match verdict {
             Verdict::Take => sizes.push(bytes),
             Verdict::End(..) => return,
-            _ => {}
+            Verdict::Fine
+            | Verdict::Free
+            | Verdict::AcknowledgeAgain(_)
+            | Verdict::Stale
+            | Verdict::Answered(_)
+            | Verdict::Declined(_) => {}
         }
         assert_eq!(
             slot.last_seq(),

@@ -44,46 +44,16 @@ impl World {
     pub(crate) fn ask(&mut self) {
         let run = self.model.runs.len();
         let random = &mut self.random;
-        let agent = if random.percent(70) {
-            0
-        } else {
-            random.index(AGENTS.len())
-        };
+        let agent = random.mostly(70, 0, &[0, 1, 2]);
         let timeout = random.time(20 * MILLI, 40 * SECOND);
-        let large = random.percent(15);
-        let bytes = random.index(if large { BYTES.len() } else { 300 });
-        let text = random.percent(10);
-        let selector = if random.percent(75) {
-            LABELS[0]
-        } else {
-            random.pick(&LABELS)
-        };
-        let priority = if random.percent(60) {
-            0
-        } else {
-            random.pick(&[-100, -1, 1, 100])
-        };
+        let selector = random.mostly(75, LABELS[0], &LABELS);
+        let priority = random.mostly(60, 0, &[-100, -1, 1, 100]);
         let wait_for_agent = random.percent(40);
         let paced = random.percent(25);
         let watched = random.percent(15);
         let patience = random.percent(20).then(|| random.micros(100, 20_000_000));
         let policy = self.policy();
-        let request = Request {
-            agent: self.templates.agents[agent].clone(),
-            payload: Payload {
-                content_type: if text {
-                    "text/plain".to_owned()
-                } else {
-                    String::new()
-                },
-                data: Bytes::from_static(&BYTES[..bytes]),
-            },
-            metadata: HashMap::new(),
-            caller: self.templates.caller.clone(),
-            trace: None,
-            parent: self.parent(),
-            depth: 0,
-        };
+        let request = self.request(agent);
         let deadline = self.now() + timeout;
         self.before(Trigger::Ask(run));
         self.model.ask(Asked {
@@ -119,6 +89,23 @@ impl World {
         }
         if let Some(patience) = patience {
             self.later(patience, What::HangUp(run));
+        }
+    }
+
+    fn request(&mut self, agent: usize) -> Request {
+        let most = self.random.mostly(85, 300, &[BYTES.len()]);
+        let bytes = self.random.index(most);
+        Request {
+            agent: self.templates.agents[agent].clone(),
+            payload: Payload {
+                content_type: self.random.mostly(90, "", &["text/plain"]).to_owned(),
+                data: Bytes::from_static(&BYTES[..bytes]),
+            },
+            metadata: HashMap::new(),
+            caller: self.templates.caller.clone(),
+            trace: None,
+            parent: self.parent(),
+            depth: 0,
         }
     }
 

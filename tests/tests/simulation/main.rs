@@ -25,6 +25,9 @@ use world::World;
 /// Seeds when nothing else is said: some seconds, unoptimised.
 const SEEDS: u64 = 10_000;
 
+/// Seeds with `CI=true`: about a minute, unoptimised.
+const SEEDS_CI: u64 = 100_000;
+
 /// So many seeds meet everything the tally lists.
 const SEEDS_FOR_ALL: u64 = 2000;
 
@@ -63,7 +66,9 @@ fn no_seed_breaks_a_rule() {
     if let Some(seed) = number("HARNESS_SEED") {
         return simulate(seed, true, &mut Tally::default());
     }
-    let seeds = number("HARNESS_SEEDS").unwrap_or(SEEDS);
+    let is_ci = std::env::var("CI").is_ok_and(|ci| ci == "true");
+    let usual = if is_ci { SEEDS_CI } else { SEEDS };
+    let seeds = number("HARNESS_SEEDS").unwrap_or(usual);
     let began = Instant::now();
     let next = AtomicU64::new(0);
     let all = Mutex::new(Tally::default());

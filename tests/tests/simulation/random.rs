@@ -31,6 +31,15 @@ impl Random {
         from[self.index(from.len())]
     }
 
+    /// So often in a hundred the usual, else one of the others.
+    pub(crate) fn mostly<T: Copy>(&mut self, percent: u64, usual: T, others: &[T]) -> T {
+        if self.percent(percent) {
+            usual
+        } else {
+            self.pick(others)
+        }
+    }
+
     /// A time in microseconds; short ones as likely as long ones.
     pub(crate) fn micros(&mut self, least: u64, most: u64) -> u64 {
         let octaves = 64 - (most / least.max(1)).leading_zeros();

@@ -70,6 +70,19 @@ fn a_drained_worker_does_not_come_back_and_others_do() {
 }
 
 #[test]
+fn every_drained_worker_is_remembered() {
+    let mut world = World::new();
+    for worker in 1..=3 {
+        world.attach(offer("echo", worker));
+        drain(&mut world, &offer("echo", worker));
+    }
+    for worker in 1..=3 {
+        let (again, actions) = world.attach_and_see(offer("echo", worker));
+        assert_eq!(ends(&actions), [(again, End::Refused(Refusal::Drained))]);
+    }
+}
+
+#[test]
 fn draining_twice_or_nobody_says_nothing() {
     let mut world = World::new();
     world.attach(offer("echo", 1));

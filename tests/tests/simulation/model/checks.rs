@@ -158,7 +158,11 @@ impl Model {
         // Two are looked at for each that ends, and those that are or were watched
         // stay for longer.
         let kept = self.limits.ended_runs.max(1) + 2 * self.watched_most;
-        assert!(census.ended <= kept, "{} ended runs are kept, {kept} may be", census.ended);
+        assert!(
+            census.ended <= kept,
+            "{} ended runs are kept, {kept} may be",
+            census.ended
+        );
         let most = 2 * census.runs + census.slots + census.unreleased + census.agents;
         assert!(census.timers <= most, "a timer belongs to nothing");
         assert!(
