@@ -84,7 +84,9 @@ impl Model {
 
     /// That no run was overtaken and no slot was passed over.
     fn check_turn(&self, id: usize, run: usize) {
-        if !self.looks_close(id) || self.runs[run].avoid.is_some() {
+        // What versions that were away said of a run may have been dropped.
+        let sure = self.runs[run].judged.len() < self.limits.agent_classes;
+        if !self.looks_close(id) || self.runs[run].avoid.is_some() || !sure {
             return;
         }
         let agent = &self.agents[self.runs[run].agent];
