@@ -40,7 +40,7 @@ use workers::{Drained, Worker};
 pub use actions::{Action, Note};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
-pub use view::{AgentView, SlotStateView, SlotView, UnreleasedView, WorkerView};
+pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 
 /// What Core keeps to. `config` has the defaults.

@@ -140,7 +140,27 @@ impl fmt::Debug for Lease {
 
 #[cfg(test)]
 mod tests {
-    use super::is_valid_name;
+    use uuid::Uuid;
+
+    use super::{Attempt, Delivery, Lease, RunId, SlotId, WorkerId, is_valid_name};
+
+    #[test]
+    fn identifiers_are_written_as_people_read_them() {
+        let uuid = Uuid::from_u128(7);
+        assert_eq!(RunId(uuid).to_string(), uuid.to_string());
+        assert_eq!(WorkerId(uuid).to_string(), uuid.to_string());
+        assert_eq!(SlotId(3).to_string(), "3");
+        let delivery = Delivery {
+            run: RunId(uuid),
+            attempt: Attempt(2),
+        };
+        assert_eq!(delivery.to_string(), format!("run {uuid} attempt 2"));
+    }
+
+    #[test]
+    fn a_lease_is_never_written_to_a_log() {
+        assert_eq!(format!("{:?}", Lease([1; 16])), "Lease(..)");
+    }
 
     #[test]
     fn names_follow_the_pattern() {

@@ -93,4 +93,33 @@ mod tests {
             );
         }
     }
+    #[test]
+    fn no_wait_is_likelier_than_another_however_long_it_may_be() {
+        let minute = Duration::from_secs(60);
+        for longest in [Duration::from_millis(100), minute, 60 * minute] {
+            let policy = Policy {
+                initial_backoff: longest,
+                max_backoff: longest,
+                ..Policy::attempts(5)
+            };
+            for retry in [1, 4] {
+                let waits: Vec<Duration> = (0..500).map(|_| policy.wait(retry)).collect();
+                let long = waits
+                    .iter()
+                    .filter(|wait| **wait > longest * 9 / 10)
+                    .count();
+                assert!((10..150).contains(&long), "{long} of 500 for {longest:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_multiplier_below_one_does_not_shorten_the_waits() {
+        let policy = Policy {
+            multiplier: 0.0,
+            ..Policy::attempts(5)
+        };
+        let waits = (0..500).map(|_| policy.wait(9));
+        assert!(waits.max() > Some(policy.initial_backoff / 2));
+    }
 }

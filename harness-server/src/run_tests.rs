@@ -11,6 +11,9 @@ use crate::envelope::{Code, Failure, Payload};
 use crate::ids::{Attempt, RunId, SlotId};
 use crate::retry::Policy;
 
+#[path = "run_walk_tests.rs"]
+mod walk;
+
 use Cell::{Again, Nothing, Replies, Runs, Waits, With};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -235,6 +238,9 @@ fn the_third_uncounted_delivery_in_a_row_counts() {
     // Something counted in between starts the row anew.
     let row = [Declined, Declined, Lost, Declined, Declined];
     assert!(fail_with(2, &row).is_none());
+    // Two are no third, whatever follows.
+    let failure = fail_with(1, &[Declined, Declined, Lost]).expect("the loss counts");
+    assert_eq!(failure.message, "it broke");
     // The third of a row counts as one attempt and starts the row anew.
     let twice = [Declined; 6];
     assert!(fail_with(3, &twice).is_none());

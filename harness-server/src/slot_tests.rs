@@ -1,5 +1,5 @@
 //! Every state of a slot with every event, at both levels, as one table. Its timers are in
-//! `slot_timer_tests`.
+//! `slot_timer_tests`, random walks in `slot_walk_tests`.
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +12,8 @@ use crate::ids::{Attempt, Delivery, RunId};
 
 #[path = "slot_timer_tests.rs"]
 mod timers;
+#[path = "slot_walk_tests.rs"]
+mod walk;
 
 use Cell::{Again, Back, Breaks, Done, Ends, Fine, Free, Holds, Left, NotNow, Stale, Take, Wrong};
 

@@ -189,11 +189,11 @@ impl Core {
             why.push_str(&format!(", {unreleased} more still in cancelled work"));
         }
         let wanted = &entry.selector;
-        let selectable = self
-            .slots
-            .values()
-            .any(|held| held.offer.agent == *key && selects(wanted, &held.offer));
-        if slots > 0 && !wanted.is_empty() && !selectable {
+        let selectable = || {
+            let mut slots = self.slots.values();
+            slots.any(|held| held.offer.agent == *key && selects(wanted, &held.offer))
+        };
+        if slots > 0 && !wanted.is_empty() && !selectable() {
             let pairs: Vec<String> = wanted.iter().map(|(k, v)| format!("{k}={v}")).collect();
             why.push_str(&format!(
                 "; no connected worker had labels {}",

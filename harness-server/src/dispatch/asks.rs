@@ -224,23 +224,19 @@ impl Core {
         let run::State::Running(slot) = *entry.run.state() else {
             return;
         };
-        let name = self
-            .slots
-            .get(&slot)
-            .map(|held| held.offer.info.name.clone());
+        let Some(held) = self.slots.get(&slot) else {
+            return;
+        };
         let message = format!(
             "attempt {} on worker \"{}\" took longer than its timeout of {:?}",
             entry.run.attempt(),
-            name.unwrap_or_default(),
+            held.offer.info.name,
             entry.run.retry().attempt_timeout.unwrap_or_default()
         );
+        let worker = held.offer.worker;
         let failure = Failure::new(Code::AttemptTimeout, message);
-        self.run_apply(
-            now,
-            id,
-            run::Event::Failed(run::Cause::AttemptTimeout, failure),
-            actions,
-        );
+        let cause = run::Cause::AttemptTimeout;
+        self.delivery_failed(now, id, worker, cause, failure, actions);
         let over = slot::Event::Over(slot::Over::DeadlineExceeded);
         self.slot_apply(now, slot, over, actions);
     }

@@ -74,6 +74,12 @@ pub struct Reading {
     pub stopped: bool,
 }
 
+impl History {
+    pub(super) fn len(&self) -> usize {
+        self.runs.len()
+    }
+}
+
 impl Core {
     /// Keeps an ended run for a while.
     pub(super) fn keep(&mut self, now: Instant, id: RunId, entry: RunEntry, ended: Ended) {

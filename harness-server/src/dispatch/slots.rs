@@ -281,11 +281,19 @@ impl Core {
         if let Some(held) = held.filter(|held| held.slot.level() == Level::Full)
             && let Some(delivery) = held.slot.delivery()
         {
-            actions.push(Action::Acknowledge {
-                slot: id,
-                delivery,
-                seq,
-            });
+            // What a slow caller has not read stays unacknowledged, however often it comes.
+            let unread = self
+                .runs
+                .get(&delivery.run)
+                .and_then(|run| run.unread.front());
+            let seq = unread.map_or(seq, |(_, first)| first - 1);
+            if seq > 0 {
+                actions.push(Action::Acknowledge {
+                    slot: id,
+                    delivery,
+                    seq,
+                });
+            }
         }
     }
 
@@ -325,7 +333,10 @@ impl Core {
             return;
         };
         if !matches!(entry.slot.state(), slot::State::Ready) {
-            self.tell_drained(id, actions);
+            // A full level one was told at once.
+            if entry.slot.level() == Level::Minimal {
+                self.tell_drained(id, actions);
+            }
             return;
         }
         entry.ready = Some(order);

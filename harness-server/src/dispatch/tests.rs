@@ -6,9 +6,12 @@ mod samples;
 
 mod chains;
 mod deadlines;
+mod drains;
 mod frames;
 mod hang_ups;
 mod leaving;
+mod order;
+mod paced;
 mod placing;
 mod queues;
 mod released;

@@ -91,7 +91,53 @@ pub struct UnreleasedView {
     pub ended_ago: Duration,
 }
 
+/// How much of everything Core holds. It counts nothing anew: these are the numbers Core works
+/// with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Census {
+    /// Slots attached.
+    pub slots: usize,
+    /// Of these, READY.
+    pub ready: usize,
+    /// Runs without an answer.
+    pub runs: usize,
+    /// Of these, in a queue.
+    pub queued: usize,
+    /// Runs that count against the limits of their queue.
+    pub waiting: usize,
+    /// Payload bytes of these.
+    pub queued_bytes: u64,
+    /// Agents known.
+    pub agents: usize,
+    /// Workers attached or with cancelled work.
+    pub workers: usize,
+    /// Cancelled requests not released.
+    pub unreleased: usize,
+    /// Timers set.
+    pub timers: usize,
+    /// Ended runs that are kept.
+    pub ended: usize,
+}
+
 impl Core {
+    /// How much of everything there is.
+    #[must_use]
+    pub fn census(&self) -> Census {
+        Census {
+            slots: self.slots.len(),
+            ready: self.agents.values().map(|agent| agent.ready.len()).sum(),
+            runs: self.runs.len(),
+            queued: self.agents.values().map(|agent| agent.queue.len()).sum(),
+            waiting: self.agents.values().map(|agent| agent.waiting).sum(),
+            queued_bytes: self.queued_bytes,
+            agents: self.agents.len(),
+            workers: self.workers.len(),
+            unreleased: self.unreleased,
+            timers: self.timers.set.len(),
+            ended: self.history.len(),
+        }
+    }
+
     /// Whether an agent has a slot that is not leaving; none when it is not known.
     #[must_use]
     pub fn serves(&self, agent: &AgentKey) -> Option<bool> {

@@ -252,6 +252,10 @@ impl Core {
 
     /// How many requests of an agent are cancelled but not released.
     pub(super) fn unreleased_of(&self, agent: &AgentKey) -> usize {
+        // There may be thousands of workers, and every run told BUSY asks.
+        if self.unreleased == 0 {
+            return 0;
+        }
         self.workers
             .values()
             .filter(|worker| worker.offer.agent == *agent)

@@ -153,3 +153,29 @@ fn heartbeats_keep_a_full_call() {
     }
     assert_eq!(world.run_in(slot), Some(run));
 }
+
+#[test]
+fn only_the_agents_own_cancelled_work_is_named() {
+    let mut world = World::new();
+    for (agent, worker) in [("echo", 1), ("echo", 2), ("upper", 3)] {
+        world.attach(minimal(agent, worker));
+        let run = world.ask(agent);
+        world.cancel(run);
+    }
+    world.attach(minimal("lower", 4));
+    world.ask_and_see(ask("lower").timeout(600 * SECOND));
+    let [echo, upper, lower] = ["echo", "upper", "lower"].map(|agent| world.ask(agent));
+    world.pass(TIMEOUT);
+    let said = |run| world.failure(run).message.clone();
+    assert!(
+        said(echo).contains(", 2 more still in cancelled work"),
+        "{}",
+        said(echo)
+    );
+    assert!(
+        said(upper).contains(", 1 more still in cancelled work"),
+        "{}",
+        said(upper)
+    );
+    assert!(!said(lower).contains("cancelled work"), "{}", said(lower));
+}

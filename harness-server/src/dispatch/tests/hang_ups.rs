@@ -1,6 +1,8 @@
 //! A caller hangs up or somebody cancels, in every state a run may be in.
 
-use super::{Code, Frame, Reply, SECOND, TIMEOUT, World, ask, deliveries, ends, minimal, offer};
+use super::{
+    Code, Event, Frame, Reply, SECOND, TIMEOUT, World, ask, deliveries, ends, minimal, offer,
+};
 use crate::slot::End;
 
 #[test]
@@ -111,4 +113,29 @@ fn a_hang_up_of_a_run_that_was_given_back_reaches_only_its_new_slot() {
     let actions = world.cancel(run);
     assert_eq!(ends(&actions), [(second, End::Cancelled(delivery))]);
     assert!(world.core.slots.contains_key(&first));
+}
+
+#[test]
+fn a_run_that_somebody_cancels_says_who_and_why() {
+    for (why, said) in [
+        ("too late", "cancelled by ann: too late"),
+        ("", "cancelled by ann"),
+    ] {
+        let mut world = World::new();
+        let slot = world.attach(minimal("echo", 1));
+        let run = world.ask("echo");
+        let event = |run, why: &str| Event::CancelRequested {
+            run,
+            who: "ann".into(),
+            why: why.to_owned(),
+        };
+        let actions = world.apply(event(run, why));
+        assert!(matches!(ends(&actions)[..], [(of, End::Cancelled(_))] if of == slot));
+        world.assert_failed(run, Code::Cancelled, &[]);
+        assert_eq!(world.failure(run).message, said);
+        let again = world.apply(event(run, why));
+        assert!(again.is_empty(), "it has ended: {again:?}");
+        let nobody = super::RunId(uuid::Uuid::from_u128(77));
+        assert!(world.apply(event(nobody, why)).is_empty());
+    }
 }

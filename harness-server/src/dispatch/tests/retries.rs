@@ -249,6 +249,21 @@ fn the_timeout_of_an_attempt_ends_with_the_attempt() {
 }
 
 #[test]
+fn an_attempt_that_timed_out_elsewhere_ends_the_avoiding_of_a_worker() {
+    let mut world = World::new();
+    let declines = world.attach(minimal("echo", 1));
+    let slow = world.attach(minimal("echo", 2));
+    let patient = ask("echo").max_attempts(2).attempt_timeout(SECOND);
+    let (run, _) = world.ask_and_see(patient);
+    world.reply_with(declines, Reply::Declined);
+    assert_eq!(world.run_in(slow), Some(run));
+    world.pass(SECOND);
+    world.attach(minimal("echo", 2));
+    world.pass(BACK_OFF);
+    assert_eq!(world.run_in(declines), Some(run), "it is free longest");
+}
+
+#[test]
 fn a_deadline_before_the_end_of_the_attempt_is_the_runs() {
     let mut world = World::new();
     let slot = world.attach(minimal("echo", 1));

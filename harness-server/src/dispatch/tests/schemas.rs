@@ -321,3 +321,32 @@ fn every_slot_of_a_condemned_schema_ends_and_what_is_in_it_fails() {
     assert_eq!(ended, [busy, idle]);
     assert!(!ended.contains(&other));
 }
+
+#[test]
+fn a_judgement_by_a_schema_that_was_not_asked_changes_nothing() {
+    let mut world = World::new();
+    let slot = world.attach(with_schema(1, 1));
+    let (run, _) = world.ask_and_see(ask("echo"));
+    for takes in [true, false] {
+        assert!(judged(&mut world, run, 9, takes).is_empty());
+    }
+    assert_eq!(world.held(slot), None);
+    judged(&mut world, run, 1, true);
+    assert_eq!(world.run_in(slot), Some(run));
+}
+
+#[test]
+fn what_a_version_said_is_remembered_while_it_is_away() {
+    let mut world = World::new();
+    let slot = world.attach(with_schema(1, 1));
+    world.ask_and_see(ask("echo").timeout(600 * SECOND));
+    let (first, _) = world.ask_and_see(ask("echo"));
+    judged(&mut world, RunId(uuid::Uuid::from_u128(1)), 1, true);
+    judged(&mut world, first, 1, true);
+    assert_eq!(world.run_in(slot).map(|run| run == first), Some(false));
+    world.lose(slot);
+    world.attach(with_schema(2, 2));
+    assert!(!world.is_answered(first), "this one has yet to say");
+    let slot = world.attach(with_schema(1, 1));
+    assert_eq!(world.run_in(slot), Some(first), "it is not judged again");
+}

@@ -117,3 +117,51 @@ fn cancelled_work_is_shown_after_its_call_is_gone() {
     let agent = &world.core.view_agents("default")[0];
     assert_eq!((agent.workers, agent.unreleased), (0, 1));
 }
+
+#[test]
+fn a_slot_is_busy_while_it_holds_a_request() {
+    let mut world = World::new();
+    let slot = world.attach(minimal("echo", 1));
+    assert!(!world.core.is_busy(slot));
+    world.ask("echo");
+    assert!(world.core.is_busy(slot));
+    world.reply(slot);
+    assert!(!world.core.is_busy(slot));
+    assert!(!world.core.is_busy(SlotId(99)), "it is not there");
+}
+
+#[test]
+fn a_harness_is_idle_without_slots_and_without_runs() {
+    let mut world = World::new();
+    assert!(world.core.is_idle());
+    let slot = world.attach(minimal("echo", 1));
+    assert!(!world.core.is_idle(), "a slot is there");
+    world.ask("echo");
+    world.reply(slot);
+    world.lose(slot);
+    assert!(world.core.is_idle());
+    world.ask("echo");
+    assert!(!world.core.is_idle(), "a run waits");
+}
+
+#[test]
+fn the_census_counts_everything() {
+    let mut world = World::new();
+    world.attach(minimal("echo", 1));
+    let slot = world.attach(minimal("upper", 2));
+    world.ask_and_see(ask("echo").bytes(7));
+    world.ask_and_see(ask("echo").bytes(8));
+    let cancelled = world.ask("upper");
+    world.cancel(cancelled);
+    world.attach(minimal("upper", 3));
+    let census = world.core.census();
+    assert_eq!(census.slots, 2);
+    assert_eq!((census.ready, census.runs, census.queued), (1, 2, 1));
+    assert_eq!((census.waiting, census.queued_bytes), (1, 8));
+    assert_eq!(
+        (census.agents, census.workers, census.unreleased),
+        (2, 3, 1)
+    );
+    assert_eq!(census.timers, 3, "two deadlines and a release");
+    assert!(!world.core.slots.contains_key(&slot));
+}

@@ -1,0 +1,137 @@
+//! What the seeds have met, so that a simulation that meets nothing does not pass.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use harness_server::dispatch::{Action, Note};
+use harness_server::slot::{End, Violation};
+
+#[derive(Default)]
+pub(crate) struct Tally {
+    pub(crate) events: u64,
+    met: BTreeMap<String, u64>,
+    counts: BTreeMap<&'static str, u64>,
+}
+
+/// What a few thousand seeds must meet: each end of a call, each answer, each note.
+const EVERYTHING: [&str; 34] = [
+    "answer value",
+    "answer AgentError",
+    "answer AttemptTimeout",
+    "answer Busy",
+    "answer Cancelled",
+    "answer DeadlineExceeded",
+    "answer InvalidReply",
+    "answer InvalidRequest",
+    "answer PayloadTooLarge",
+    "answer ProtocolViolation",
+    "answer ShuttingDown",
+    "answer UnknownAgent",
+    "answer WorkerLost",
+    "end cancelled",
+    "end closed",
+    "end deadline exceeded",
+    "end foreign entry",
+    "end frame too large",
+    "end gap",
+    "end heartbeats missed",
+    "end idle",
+    "end leaving",
+    "end not accepted",
+    "end refused",
+    "end second hello",
+    "end step from minimal",
+    "end unknown frame",
+    "end window passed",
+    "end wrong attempt",
+    "drain",
+    "grew",
+    "note gave up",
+    "note released",
+    "note released unknown",
+];
+
+impl Tally {
+    pub(crate) fn count(&mut self, action: &Action) {
+        let what = match action {
+            Action::Answer { answer, .. } => match &answer.outcome {
+                Ok(_) => "answer value",
+                Err(failure) => {
+                    *self
+                        .met
+                        .entry(format!("answer {:?}", failure.code))
+                        .or_default() += 1;
+                    return;
+                }
+            },
+            Action::End { end, .. } => name(end),
+            Action::Note(Note::Released { .. }) => "note released",
+            Action::Note(Note::ReleasedUnknown { .. }) => "note released unknown",
+            Action::Note(Note::GaveUp { .. }) => "note gave up",
+            Action::Note(Note::Stale { .. }) => "note stale",
+            Action::Welcome { .. } => "welcome",
+            Action::Deliver { .. } => "deliver",
+            Action::Acknowledge { .. } => "acknowledge",
+            Action::Judge { .. } => "judge",
+            Action::Grew { .. } => "grew",
+            Action::Drain { .. } => "drain",
+        };
+        *self.counts.entry(what).or_default() += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.events += other.events;
+        for (what, count) in &other.met {
+            *self.met.entry(what.clone()).or_default() += count;
+        }
+        for (what, count) in &other.counts {
+            *self.counts.entry(what).or_default() += count;
+        }
+    }
+
+    fn of(&self, what: &str) -> u64 {
+        let met = self.met.get(what).or_else(|| self.counts.get(what));
+        met.copied().unwrap_or_default()
+    }
+
+    pub(crate) fn check_everything_was_met(&self) {
+        let missing: Vec<&str> = EVERYTHING
+            .into_iter()
+            .filter(|what| self.of(what) == 0)
+            .collect();
+        assert!(missing.is_empty(), "the seeds never met {missing:?}");
+    }
+}
+
+fn name(end: &End) -> &'static str {
+    match end {
+        End::Closed => "end closed",
+        End::Idle => "end idle",
+        End::DeadlineExceeded(_) => "end deadline exceeded",
+        End::Cancelled(_) => "end cancelled",
+        End::NotAccepted(_) => "end not accepted",
+        End::HeartbeatsMissed => "end heartbeats missed",
+        End::Leaving => "end leaving",
+        End::WrongAttempt { .. } => "end wrong attempt",
+        End::FrameTooLarge { .. } => "end frame too large",
+        End::Refused(_) => "end refused",
+        End::Violation(Violation::SecondHello) => "end second hello",
+        End::Violation(Violation::UnknownFrame) => "end unknown frame",
+        End::Violation(Violation::BeforeWelcome) => "end before welcome",
+        End::Violation(Violation::Gap { .. }) => "end gap",
+        End::Violation(Violation::WindowPassed) => "end window passed",
+        End::Violation(Violation::StepFromMinimal) => "end step from minimal",
+        End::Violation(Violation::ForeignEntry) => "end foreign entry",
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let met = self.met.iter().map(|(what, count)| (what.as_str(), count));
+        let counts = self.counts.iter().map(|(what, count)| (*what, count));
+        for (what, count) in met.chain(counts) {
+            writeln!(f, "{count:>12} {what}")?;
+        }
+        Ok(())
+    }
+}
