@@ -18,6 +18,7 @@ use crate::ids::{AgentKey, Attempt, Delivery, RunId, is_valid_name};
 use crate::retry::{ATTEMPTS_MAX, Policy};
 use crate::run::Terms;
 
+use super::convert::CONTENT_TYPE_BYTES;
 use super::hang_ups::HangUps;
 use super::router::Arrived;
 use super::{convert, deadline};
@@ -27,9 +28,6 @@ const ASK_ATTEMPTS: u32 = 1;
 
 /// Longest agent name an error repeats, in bytes.
 const NAME_BYTES: usize = 256;
-
-/// Longest media type, in bytes.
-const CONTENT_TYPE_BYTES: usize = 256;
 
 /// Longest parts of a trace context, in bytes; W3C asks for 55 and at least 512.
 const TRACEPARENT_BYTES: usize = 128;
@@ -205,7 +203,7 @@ fn checked_payload(
             data: Bytes::from_static(b"null"),
         },
     };
-    if payload.content_type.len() > CONTENT_TYPE_BYTES {
+    if payload.content_type.len() as u64 > CONTENT_TYPE_BYTES {
         return Err(refused(format!(
             "payload.content_type has more than {CONTENT_TYPE_BYTES} bytes"
         )));

@@ -9,6 +9,9 @@ use harness_proto::relay;
 use crate::envelope::{Code, Failure, Payload, Trace, beginning};
 use crate::ids::{Attempt, Delivery};
 
+/// Longest media type of a payload, in bytes.
+pub(super) const CONTENT_TYPE_BYTES: u64 = 256;
+
 /// A cause chain deeper than this is cut when it comes in.
 const CAUSES_TAKEN: usize = 16;
 

@@ -19,7 +19,7 @@ use crate::ids::{Attempt, Delivery, Lease, RunId};
 use crate::session::{Answered, Hello, Incoming, Previous};
 use crate::slot::EntryKind;
 
-use super::convert;
+use super::convert::{self, CONTENT_TYPE_BYTES};
 
 /// A worker's frame, or that the call is broken.
 pub(super) fn incoming(
@@ -125,10 +125,14 @@ fn decoded(frame: In, limits: &Limits) -> Incoming {
         In::Reply(reply) => {
             let answer = match reply.outcome {
                 Some(reply::Outcome::Value(value)) => {
-                    let bytes = (value.data.len() + value.content_type.len()) as u64;
-                    let limit = limits.payload_bytes.as_u64();
-                    if bytes > limit {
-                        return Incoming::TooLarge { bytes, limit };
+                    let sizes = [
+                        (value.data.len() as u64, limits.payload_bytes.as_u64()),
+                        (value.content_type.len() as u64, CONTENT_TYPE_BYTES),
+                    ];
+                    for (bytes, limit) in sizes {
+                        if bytes > limit {
+                            return Incoming::TooLarge { bytes, limit };
+                        }
                     }
                     Answered::Value(convert::payload_from_proto(value))
                 }
