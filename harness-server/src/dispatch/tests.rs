@@ -9,6 +9,7 @@ mod deadlines;
 mod drains;
 mod frames;
 mod hang_ups;
+mod histories;
 mod leaving;
 mod order;
 mod paced;

@@ -88,6 +88,17 @@ fn when_no_slot_has_the_labels_the_error_names_them() {
 }
 
 #[test]
+fn labels_of_another_agents_slots_do_not_count() {
+    let mut world = World::new();
+    world.attach(minimal("echo", 1));
+    world.attach(labelled("upper", 2, GPU));
+    let (run, _) = world.ask_and_see(ask("echo").select(GPU));
+    world.pass(TIMEOUT);
+    let said = ["no connected worker had labels gpu=a100"];
+    world.assert_failed(run, Code::DeadlineExceeded, &said);
+}
+
+#[test]
 fn labels_are_not_blamed_where_a_busy_slot_has_them_or_none_is_asked_for() {
     let mut world = World::new();
     world.attach(labelled("echo", 1, GPU));

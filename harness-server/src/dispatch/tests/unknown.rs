@@ -142,3 +142,15 @@ fn waiting_for_agents_is_limited_too() {
     let (refused, _) = world.ask_and_see(ask("third").wait_for_agent());
     world.assert_failed(refused, Code::Busy, &[]);
 }
+
+#[test]
+fn what_is_not_left_out_is_not_counted() {
+    let mut world = World::new();
+    world.attach(offer("echo", 1));
+    let run = world.ask("none-such");
+    let message = &world.failure(run).message;
+    assert!(
+        message.contains("; connected: echo") && !message.contains("more"),
+        "{message}"
+    );
+}
