@@ -45,7 +45,9 @@ pub(super) fn members(answer: &Answer<Payload>) -> String {
 /// base64, after its media type.
 pub(super) fn member(name: &str, payload: &Payload) -> String {
     match std::str::from_utf8(payload.data()) {
-        Ok(text) if payload.is_json() => format!("\"{name}\":{}", on_one_line(text)),
+        Ok(text) if payload.is_json() && is_json(text) => {
+            format!("\"{name}\":{}", on_one_line(text))
+        }
         Ok(text) => {
             let (media_type, text) = (quoted(payload.content_type()), quoted(text));
             format!("\"content_type\":{media_type},\"{name}\":{text}")
@@ -55,6 +57,11 @@ pub(super) fn member(name: &str, payload: &Payload) -> String {
             format!("\"content_type\":{media_type},\"{name}_base64\":\"{text}\"")
         }
     }
+}
+
+/// Whether a text is the JSON it says it is: without a reply schema the harness does not look.
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 /// Line breaks of JSON stand between its values, never in them.
@@ -92,6 +99,16 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_only_says_that_it_is_json_is_told_as_text() {
+        let broken = Payload::new("application/json", "{\"a\":");
+        let object = format!("{{{}}}", member("reply", &broken));
+        let told: serde_json::Value = serde_json::from_str(&object).expect("valid JSON");
+        assert_eq!(told["reply"], "{\"a\":");
+        let sound = Payload::new("application/json", "{\"a\": 1.0}");
+        assert_eq!(member("reply", &sound), "\"reply\":{\"a\": 1.0}");
+    }
 
     #[test]
     fn bytes_become_base64() {
