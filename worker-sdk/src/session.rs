@@ -255,12 +255,12 @@ impl Session {
         match &mut self.state {
             State::Greeting { until } => {
                 if now >= *until {
-                    self.lost("the harness sent no welcome in time", actions);
+                    self.silent("the harness sent no welcome in time", actions);
                 }
             }
             State::Ready(attached) => {
                 if now >= attached.dead_at() {
-                    self.lost("the harness missed three heartbeats", actions);
+                    self.silent("the harness missed three heartbeats", actions);
                 } else if now >= attached.next_beat {
                     attached.next_beat = now + attached.interval;
                     actions.push(Action::Send(Outbound::Heartbeat { held: None }));
@@ -268,7 +268,7 @@ impl Session {
             }
             State::Busy(attached, work) => {
                 if now >= attached.dead_at() {
-                    self.lost("the harness missed three heartbeats", actions);
+                    self.silent("the harness missed three heartbeats", actions);
                 } else if now >= attached.next_beat {
                     attached.next_beat = now + attached.interval;
                     let held = Some(work.lease.held.clone());
@@ -287,7 +287,13 @@ impl Session {
 
     /// The harness does what no harness may: this call is worth nothing any more.
     fn broken(&mut self, what: &str, actions: &mut Vec<Action>) {
-        self.lost(&format!("the harness broke the protocol: {what}"), actions);
+        let why = format!("the harness broke the protocol: {what}");
+        // Before its welcome a harness that speaks wrongly is one to stay away from for a while.
+        let fault = match self.state {
+            State::Greeting { .. } => Fault::Harness,
+            State::Ready(_) | State::Busy(..) | State::Closing { .. } | State::Over => Fault::Call,
+        };
+        self.lost(&why, fault, actions);
     }
 }
 

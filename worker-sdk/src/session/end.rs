@@ -107,16 +107,20 @@ impl Session {
         }
     }
 
+    /// Nothing was heard for too long: the call is lost, and its connection not to be trusted.
+    pub(super) fn silent(&mut self, why: &str, actions: &mut Vec<Action>) {
+        self.lost(why, Fault::Connection, actions);
+    }
+
     /// This side declares the call lost.
-    pub(super) fn lost(&mut self, why: &str, actions: &mut Vec<Action>) {
-        let (released, fault) = match std::mem::replace(&mut self.state, State::Over) {
+    pub(super) fn lost(&mut self, why: &str, fault: Fault, actions: &mut Vec<Action>) {
+        let released = match std::mem::replace(&mut self.state, State::Over) {
             State::Busy(_, work) => {
                 actions.push(Action::Stop(CancelReason::HarnessLost));
-                (Some(work.lease), Fault::Call)
+                Some(work.lease)
             }
-            State::Ready(attached) => (attached.answered.map(|(lease, _)| lease), Fault::Call),
-            State::Greeting { .. } => (None, Fault::Harness),
-            State::Closing { .. } | State::Over => (None, Fault::Call),
+            State::Ready(attached) => attached.answered.map(|(lease, _)| lease),
+            State::Greeting { .. } | State::Closing { .. } | State::Over => None,
         };
         let why = why.to_owned();
         actions.push(Action::Over(Next::BackOff {

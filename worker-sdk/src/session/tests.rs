@@ -453,8 +453,8 @@ fn heartbeats_come_at_the_interval_and_name_what_is_in_hand() {
 fn three_silent_intervals_are_the_end_of_a_call() {
     let start = Instant::now();
     for (state, over) in [
-        (In::Ready, "back off call"),
-        (In::Busy, "stop HarnessLost, back off released call"),
+        (In::Ready, "back off connection"),
+        (In::Busy, "stop HarnessLost, back off released connection"),
     ] {
         let mut session = session(state, start);
         for beat in 1..3 {
@@ -470,7 +470,7 @@ fn three_silent_intervals_are_the_end_of_a_call() {
 fn a_harness_that_neither_welcomes_nor_closes_is_not_waited_for() {
     let start = Instant::now();
     let actions = session(In::Greeting, start).apply(start + WELCOME_TIMEOUT, Event::Tick);
-    assert_eq!(names(&actions), ["back off harness"]);
+    assert_eq!(names(&actions), ["back off connection"]);
     let actions = session(In::Closing, start).apply(start + CLOSE_TIMEOUT, Event::Tick);
     assert_eq!(names(&actions), ["left"]);
 }
