@@ -185,11 +185,12 @@ impl World {
             return;
         }
         let mischief = self.setting.workers[self.calls[call].worker].mischief;
+        let declines = self.setting.workers[self.calls[call].worker].declines;
         let bad = self.random.percent(mischief);
-        let then = if bad {
-            self.bad_end()
-        } else {
-            Then::Reply(Says::Value)
+        let then = match (declines, bad) {
+            (true, _) => Then::Reply(Says::Declined),
+            (false, true) => self.bad_end(),
+            (false, false) => Then::Reply(Says::Value),
         };
         let appends = if self.random.percent(70) {
             0

@@ -31,6 +31,8 @@ pub(crate) struct Worker {
     pub(crate) offer: Arc<Offer>,
     /// Of a hundred deliveries, so many go wrong.
     pub(crate) mischief: u64,
+    /// It gives back whatever it gets.
+    pub(crate) declines: bool,
     pub(crate) slots: usize,
 }
 
@@ -145,6 +147,7 @@ fn worker(n: usize, random: &mut Random) -> Worker {
             peer: "".into(),
         }),
         mischief: random.pick(&[0, 10, 40, 90]),
+        declines: random.percent(3),
         slots: 1 + random.index(3),
     }
 }

@@ -1,7 +1,8 @@
 //! What is known of runs, live and ended, and for how long.
 
 use super::{
-    Action, Code, Event, Lease, MINUTE, Reply, RunId, SECOND, SlotId, World, ask, lease_in, minimal,
+    Action, Code, EntryKind, Event, Frame, Lease, MINUTE, Reply, RunId, SECOND, SlotId, World, ask,
+    lease_in, minimal,
 };
 use crate::dispatch::RunState;
 use crate::journal::{Content, Ended, Proof};
@@ -127,7 +128,18 @@ fn who_watches_is_told_of_every_entry_and_who_ceased_is_not() {
         watch(&mut world, run, more);
     }
     assert_eq!(grew(&world.reply(slot)), 1, "its attempt began");
+    let append = |world: &World, seq| Frame::Append {
+        delivery: world.held(slot).expect("it runs"),
+        seq,
+        kind: EntryKind::Plain,
+        entry: vec![0; 10].into(),
+        acknowledged: 0,
+    };
+    let first = append(&world, 1);
+    assert_eq!(grew(&world.frame(slot, first)), 1, "its worker wrote");
     watch(&mut world, run, false);
+    let second = append(&world, 2);
+    assert_eq!(grew(&world.frame(slot, second)), 0);
     assert_eq!(grew(&world.reply(slot)), 0);
 }
 

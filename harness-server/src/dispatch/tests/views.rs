@@ -165,3 +165,21 @@ fn the_census_counts_everything() {
     assert_eq!(census.timers, 3, "two deadlines and a release");
     assert!(!world.core.slots.contains_key(&slot));
 }
+
+#[test]
+fn an_agent_serves_while_a_slot_of_it_is_not_leaving() {
+    let mut world = World::new();
+    let serves = |world: &World, name: &str| world.core.serves(&AgentKey::new("", name));
+    world.attach(minimal("upper", 9));
+    assert_eq!(serves(&world, "echo"), None);
+    world.ask_and_see(ask("echo").wait_for_agent());
+    assert_eq!(serves(&world, "echo"), None, "it is only waited for");
+    let [first, second] = [1, 2].map(|worker| world.attach(minimal("echo", worker)));
+    assert_eq!(serves(&world, "echo"), Some(true), "busy is serving");
+    world.frame(first, Frame::Leave);
+    assert_eq!(serves(&world, "echo"), Some(true));
+    world.frame(second, Frame::Leave);
+    assert_eq!(serves(&world, "echo"), Some(false));
+    world.lose(second);
+    assert_eq!(serves(&world, "echo"), Some(false));
+}
