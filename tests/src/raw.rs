@@ -1,7 +1,7 @@
 //! Bare protocol peers over the generated stubs, and a harness inside the test's own process.
 
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use harness_proto::v1::admin_service_client::AdminServiceClient;
 use harness_proto::v1::run_service_client::RunServiceClient;
@@ -20,6 +20,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 use tonic_types::pb;
 use uuid::Uuid;
+
+use crate::wait::eventually_async;
 
 /// How long a test waits for what should come at once.
 pub const SOON: Duration = Duration::from_secs(5);
@@ -116,11 +118,11 @@ where
     F: FnMut() -> Fut,
     Fut: Future<Output = bool>,
 {
-    let start = Instant::now();
-    while !condition().await {
-        assert!(start.elapsed() < bound, "not within {bound:?}: {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    let asked = || {
+        let holds = condition();
+        async move { holds.await.then_some(()) }
+    };
+    eventually_async(what, bound, asked).await;
 }
 
 /// A worker without an SDK: it sends what the test says, right or wrong.
@@ -367,8 +369,15 @@ pub async fn asking(
     agent: &str,
     timeout: Duration,
 ) -> JoinHandle<Result<v1::AskResponse, Status>> {
+    asking_for(harness, ask(agent, "\"hi\"", timeout)).await
+}
+
+/// Makes an ask in the background, over a connection of its own.
+pub async fn asking_for(
+    harness: &Embedded,
+    request: AskRequest,
+) -> JoinHandle<Result<v1::AskResponse, Status>> {
     let mut client = runs(&harness.connect().await);
-    let request = ask(agent, "\"hi\"", timeout);
     tokio::spawn(async move { client.ask(request).await.map(tonic::Response::into_inner) })
 }
 

@@ -6,10 +6,9 @@ use harness_proto::v1::{
     self, AskRequest, AttemptRef, ErrorCode, Hello, RetryPolicy, RunOptions, reply,
 };
 use harness_tests::raw::{
-    Embedded, RawSlot, SOON, ask, eventually, hello, proto, reason, refused, runs, typed,
+    Embedded, RawSlot, SOON, ask, asking_for, eventually, hello, proto, reason, refused, typed,
 };
-use tokio::task::JoinHandle;
-use tonic::{Code, Status};
+use tonic::Code;
 
 fn with(agent: &str, options: RunOptions) -> AskRequest {
     let plain = ask(agent, "1", SOON);
@@ -21,14 +20,6 @@ fn with(agent: &str, options: RunOptions) -> AskRequest {
         }),
         ..plain
     }
-}
-
-async fn asking(
-    harness: &Embedded,
-    request: AskRequest,
-) -> JoinHandle<Result<v1::AskResponse, Status>> {
-    let mut client = runs(&harness.connect().await);
-    tokio::spawn(async move { client.ask(request).await.map(tonic::Response::into_inner) })
 }
 
 fn labelled(agent: &str, pairs: &[(&str, &str)]) -> Hello {
@@ -77,7 +68,7 @@ async fn a_selector_finds_the_slot_with_its_labels_or_says_that_none_had_them() 
     let harness = Embedded::start().await;
     let _plain = RawSlot::attach(harness.connect().await, hello("s")).await;
     let mut gpu = RawSlot::attach(harness.connect().await, labelled("s", &[("gpu", "a100")])).await;
-    let asked = asking(&harness, with("s", selecting(&[("gpu", "a100")]))).await;
+    let asked = asking_for(&harness, with("s", selecting(&[("gpu", "a100")]))).await;
     let request = gpu.request().await;
     gpu.reply(&request, "1").await;
     assert!(asked.await.expect("no panic").is_ok());
@@ -93,7 +84,7 @@ async fn a_selector_finds_the_slot_with_its_labels_or_says_that_none_had_them() 
 async fn a_higher_priority_goes_first() {
     let harness = Embedded::start().await;
     let mut slot = RawSlot::attach(harness.connect().await, hello("s")).await;
-    let busy = asking(&harness, ask("s", "0", SOON)).await;
+    let busy = asking_for(&harness, ask("s", "0", SOON)).await;
     let first = slot.request().await;
     let mut waiting = Vec::new();
     let mut admin = harness_tests::raw::admin(&harness.connect().await);
@@ -104,7 +95,7 @@ async fn a_higher_priority_goes_first() {
         };
         let mut request = with("s", options);
         request.payload = Some(harness_tests::raw::payload(&priority.to_string()));
-        waiting.push(asking(&harness, request).await);
+        waiting.push(asking_for(&harness, request).await);
         let count = u32::try_from(waiting.len()).expect("few");
         eventually(SOON, "the run waits", || {
             let mut admin = admin.clone();
@@ -140,7 +131,7 @@ async fn a_higher_priority_goes_first() {
 async fn a_failed_attempt_is_followed_by_another_as_the_policy_says() {
     let harness = Embedded::start().await;
     let mut slot = RawSlot::attach(harness.connect().await, hello("s")).await;
-    let asked = asking(&harness, with("s", attempts(3))).await;
+    let asked = asking_for(&harness, with("s", attempts(3))).await;
     let one = slot.request().await;
     slot.reply_as(&one, 1, failure("Busy", true)).await;
     let two = slot.request().await;
@@ -149,7 +140,7 @@ async fn a_failed_attempt_is_followed_by_another_as_the_policy_says() {
     slot.reply(&two, "5").await;
     assert_eq!(asked.await.expect("no panic").expect("answered").attempt, 2);
 
-    let asked = asking(&harness, with("s", attempts(2))).await;
+    let asked = asking_for(&harness, with("s", attempts(2))).await;
     for attempt in 1..=2 {
         let request = slot.request().await;
         assert_eq!(request.attempt, attempt);
@@ -163,7 +154,7 @@ async fn a_failed_attempt_is_followed_by_another_as_the_policy_says() {
         error.message
     );
 
-    let asked = asking(&harness, with("s", attempts(3))).await;
+    let asked = asking_for(&harness, with("s", attempts(3))).await;
     let request = slot.request().await;
     slot.reply_as(&request, 1, failure("Forbidden", false))
         .await;
@@ -183,7 +174,7 @@ async fn an_attempt_that_takes_too_long_is_ended_and_tried_elsewhere() {
         policy.attempt_timeout = Some(proto(Duration::from_millis(150)));
     }
     let start = Instant::now();
-    let asked = asking(&harness, with("s", options)).await;
+    let asked = asking_for(&harness, with("s", options)).await;
     let one = slow.request().await;
     let mut quick = RawSlot::attach(harness.connect().await, hello("s")).await;
     assert_eq!(reason(&slow.end().await), "DEADLINE_EXCEEDED");
@@ -198,7 +189,7 @@ async fn an_attempt_that_takes_too_long_is_ended_and_tried_elsewhere() {
 async fn a_lost_worker_is_no_end_while_attempts_are_left() {
     let harness = Embedded::start().await;
     let mut frail = RawSlot::attach(harness.connect().await, hello("s")).await;
-    let asked = asking(&harness, with("s", attempts(2))).await;
+    let asked = asking_for(&harness, with("s", attempts(2))).await;
     let one = frail.request().await;
     drop(frail);
     let mut other = RawSlot::attach(harness.connect().await, hello("s")).await;
@@ -213,7 +204,7 @@ async fn an_ask_of_an_agent_names_its_parent_and_a_cycle_is_busy() {
     let harness = Embedded::start().await;
     let mut outer = RawSlot::attach(harness.connect().await, hello("outer")).await;
     let mut inner = RawSlot::attach(harness.connect().await, hello("inner")).await;
-    let asked = asking(&harness, ask("outer", "1", SOON)).await;
+    let asked = asking_for(&harness, ask("outer", "1", SOON)).await;
     let above = outer.request().await;
     assert_eq!((above.depth, above.parent.clone()), (0, None));
     let parent = AttemptRef {
@@ -224,7 +215,7 @@ async fn an_ask_of_an_agent_names_its_parent_and_a_cycle_is_busy() {
         parent: Some(parent.clone()),
         ..RunOptions::default()
     };
-    let below = asking(&harness, with("inner", options.clone())).await;
+    let below = asking_for(&harness, with("inner", options.clone())).await;
     let request = inner.request().await;
     assert_eq!((request.depth, request.parent.as_ref()), (1, Some(&parent)));
 

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use worker_sdk::{Answer, Payload};
 
 use crate::cli::error::CliError;
@@ -53,7 +55,10 @@ pub(super) fn member(name: &str, payload: &Payload) -> String {
             format!("\"content_type\":{media_type},\"{name}\":{text}")
         }
         Err(_) => {
-            let (media_type, text) = (quoted(payload.content_type()), base64(payload.data()));
+            let (media_type, text) = (
+                quoted(payload.content_type()),
+                STANDARD.encode(payload.data()),
+            );
             format!("\"content_type\":{media_type},\"{name}_base64\":\"{text}\"")
         }
     }
@@ -75,25 +80,6 @@ fn on_one_line(json: &str) -> Cow<'_, str> {
 
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
-}
-
-fn base64(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for group in bytes.chunks(3) {
-        let bits = (0..3).fold(0, |bits: u32, at| {
-            bits << 8 | u32::from(group.get(at).copied().unwrap_or(0))
-        });
-        for digit in 0..4 {
-            let value = (bits >> (18 - 6 * digit)) & 63;
-            text.push(if digit <= group.len() {
-                char::from(DIGITS[value as usize])
-            } else {
-                '='
-            });
-        }
-    }
-    text
 }
 
 #[cfg(test)]
@@ -119,8 +105,11 @@ mod tests {
             ("foo", "Zm9v"),
             ("foobar", "Zm9vYmFy"),
         ] {
-            assert_eq!(base64(bytes.as_bytes()), text);
+            assert_eq!(STANDARD.encode(bytes), text);
         }
-        assert_eq!(base64(&[0xff, 0xfe]), "//4=");
+        let payload = Payload::new("image/png", vec![0xff, 0xfe]);
+        let object = format!("{{{}}}", member("reply", &payload));
+        let told: serde_json::Value = serde_json::from_str(&object).expect("valid JSON");
+        assert_eq!(told["reply_base64"], "//4=");
     }
 }
