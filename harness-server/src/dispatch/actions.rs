@@ -105,6 +105,15 @@ pub enum Note {
         /// The work.
         delivery: Delivery,
     },
+    /// A worker was lost or broke a rule.
+    Failed {
+        /// The worker.
+        worker: WorkerId,
+        /// What was in its slot.
+        delivery: Option<Delivery>,
+        /// What happened, with the worker's name.
+        what: Arc<str>,
+    },
     /// A frame about a request that was answered just before, or whose slot is gone.
     Stale {
         /// The slot.

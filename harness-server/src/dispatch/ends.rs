@@ -11,7 +11,7 @@ use crate::slot::{End, Refusal};
 use super::asks::shutting_down;
 use super::slots::SlotEntry;
 use super::workers::Offer;
-use super::{Action, Core, Timer};
+use super::{Action, Core, Note, Timer};
 
 impl Core {
     /// A call is gone without an end of ours.
@@ -23,6 +23,7 @@ impl Core {
             let message = format!("worker \"{}\" was lost: {why}", entry.offer.info.name);
             let failure = Failure::new(Code::WorkerLost, message);
             let worker = entry.offer.worker;
+            actions.push(failed(&entry, Some(delivery), &failure));
             self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
         }
         self.place_avoiding(now, &entry.offer.agent, actions);
@@ -53,8 +54,14 @@ impl Core {
             slot: id,
             end: end.clone(),
         });
+        let failure = end_of_delivery(end, &entry);
+        if let Some((cause, failure)) = &failure
+            && *cause != Cause::Declined
+        {
+            actions.push(failed(&entry, held, failure));
+        }
         if let Some(Delivery { run, .. }) = held {
-            match end_of_delivery(end, &entry) {
+            match failure {
                 Some((cause, failure)) => {
                     self.delivery_failed(now, run, worker, cause, failure, actions);
                 }
@@ -111,6 +118,15 @@ impl Core {
         self.leave_worker(entry.offer.worker, id);
         Some(entry)
     }
+}
+
+/// What the log should say of a worker that did not do what it must.
+fn failed(entry: &SlotEntry, held: Option<Delivery>, failure: &Failure) -> Action {
+    Action::Note(Note::Failed {
+        worker: entry.offer.worker,
+        delivery: held,
+        what: failure.message.as_str().into(),
+    })
 }
 
 /// What the end of a call means for the request in it; none when its run has ended already or ends

@@ -22,6 +22,20 @@ pub(super) fn log(note: &Note) {
             warn!(%worker, run = %delivery.run, attempt = %delivery.attempt,
                 "no released came in time; counting cancelled work as stopped");
         }
+        Note::Failed {
+            worker,
+            delivery: Some(delivery),
+            what,
+        } => {
+            warn!(%worker, run = %delivery.run, attempt = %delivery.attempt,
+                why = &**what, "a worker failed its request");
+        }
+        // One line a slot, and nobody waits for it.
+        Note::Failed {
+            worker,
+            delivery: None,
+            what,
+        } => debug!(%worker, why = &**what, "a worker failed without a request"),
         Note::Stale { slot } => debug!(%slot, "dropped a frame about a request that is over"),
     }
 }

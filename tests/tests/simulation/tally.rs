@@ -68,6 +68,7 @@ impl Tally {
             Action::Note(Note::Released { .. }) => "note released",
             Action::Note(Note::ReleasedUnknown { .. }) => "note released unknown",
             Action::Note(Note::GaveUp { .. }) => "note gave up",
+            Action::Note(Note::Failed { .. }) => "note failed",
             Action::Note(Note::Stale { .. }) => "note stale",
             Action::Welcome { .. } => "welcome",
             Action::Deliver { .. } => "deliver",

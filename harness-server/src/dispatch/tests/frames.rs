@@ -186,3 +186,35 @@ fn a_frame_of_a_call_that_is_gone_is_counted_and_dropped() {
     }
     assert!(deliveries(&world.lose(slot)).is_empty());
 }
+
+#[test]
+fn the_log_is_told_who_failed_which_request_and_how() {
+    type Failing = fn(&mut World, SlotId, Delivery) -> Vec<Action>;
+    let cases: [(Failing, &str); 3] = [
+        (
+            |world, slot, _| world.frame(slot, Frame::Unknown),
+            "broke the protocol",
+        ),
+        (|world, slot, _| world.lose(slot), "was lost"),
+        (
+            |world, _, _| world.pass(super::MINUTE),
+            "missed three heartbeats",
+        ),
+    ];
+    for (fail, how) in cases {
+        let (mut world, slot, held) = busy();
+        let actions = fail(&mut world, slot, held);
+        let told = actions.iter().find_map(|action| {
+            let Action::Note(Note::Failed { delivery, what, .. }) = action else {
+                return None;
+            };
+            Some((*delivery, what))
+        });
+        let (delivery, what) = told.unwrap_or_else(|| panic!("{how}: {actions:?}"));
+        assert_eq!(delivery, Some(held));
+        assert!(
+            what.contains("worker \"w1\"") && what.contains(how),
+            "{what}"
+        );
+    }
+}

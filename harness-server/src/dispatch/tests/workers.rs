@@ -1,8 +1,8 @@
 //! Workers: their loss, and the limits on what they offer.
 
 use super::{
-    AgentKey, BACK_OFF, Code, MINUTE, Offer, Reply, SchemaId, World, ask, deliveries, ends,
-    minimal, offer,
+    Action, AgentKey, BACK_OFF, Code, MINUTE, Note, Offer, Reply, SchemaId, World, ask, deliveries,
+    ends, minimal, offer,
 };
 use crate::slot::{End, Refusal};
 
@@ -43,7 +43,8 @@ fn a_lost_run_with_attempts_left_goes_to_another_slot() {
     let first = world.attach(offer("echo", 1));
     let second = world.attach(offer("echo", 2));
     let (run, _) = world.ask_and_see(ask("echo").max_attempts(2));
-    assert!(world.lose(first).is_empty());
+    let noted = world.lose(first);
+    assert!(matches!(noted[..], [Action::Note(Note::Failed { .. })]));
     let actions = world.pass(BACK_OFF);
     assert_eq!(deliveries(&actions).len(), 1);
     assert_eq!(world.run_in(second), Some(run));

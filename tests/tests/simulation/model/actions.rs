@@ -256,6 +256,11 @@ impl Model {
                 assert!(due <= self.now, "{delivery} was given up too soon");
                 self.forget(held);
             }
+            // What it tells of is explained by the end or the loss it comes with.
+            Note::Failed { delivery, what, .. } => {
+                let known = delivery.is_none_or(|held| run_of(held) < self.runs.len());
+                assert!(known && what.contains("worker"), "{delivery:?}: {what}");
+            }
             Note::Stale { .. } => {
                 assert!(
                     std::mem::take(&mut self.expected_stale),
