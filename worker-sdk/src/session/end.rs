@@ -63,7 +63,7 @@ pub(crate) enum Next {
 /// What an end that leads to back-off says of more than its own call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// The connection all slots share broke.
+    /// The connection all slots share broke, or carries nothing one way.
     Connection,
     /// The connection stands, but the harness is leaving or welcomes nobody.
     Harness,
@@ -163,9 +163,11 @@ impl End {
     }
 
     fn back_off(self, released: Option<Lease>, welcomed: bool) -> Next {
+        // A harness that does not hear this side would not hear the next hello either.
+        let unheard = self.reason.as_deref() == Some("HEARTBEATS_MISSED");
         let fault = if self.is_stop() {
             Fault::Refusal
-        } else if self.broken {
+        } else if self.broken || unheard {
             Fault::Connection
         } else if !welcomed || self.reason.as_deref() == Some("LEAVING") {
             Fault::Harness

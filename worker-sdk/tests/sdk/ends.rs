@@ -279,6 +279,21 @@ async fn a_drained_worker_ends_well() {
 }
 
 #[tokio::test]
+async fn a_worker_that_was_not_heard_comes_back_on_another_connection() {
+    let mut fake = Fake::start().await;
+    let (agent, mut drops) = endless();
+    let _worker = start(builder(agent, &fake.address));
+    let mut call = fake.welcomed().await;
+    call.request("run", "null").await;
+    let peer = call.peer;
+    call.end(ours(Code::Unavailable, "HEARTBEATS_MISSED")).await;
+    within("drop", drops.recv()).await;
+    let next = fake.call().await;
+    assert_eq!(released(&next), Some(("run", 1, &lease("run")[..])));
+    assert!(next.peer.is_some() && next.peer != peer);
+}
+
+#[tokio::test]
 async fn a_reset_call_is_opened_again_on_the_connection_it_had() {
     log::capture();
     let mut fake = Fake::start().await;
