@@ -1,9 +1,12 @@
 //! A caller for tests that are no async code: it asks over the bare wire and holds every ask to the
 //! one rule of all callers, that none waits past its deadline plus a second.
 
+mod many;
+mod runs;
+
 use std::time::{Duration, Instant};
 
-use harness_proto::v1::{AskResponse, Error, ErrorCode};
+use harness_proto::v1::{AskRequest, AskResponse, Error, ErrorCode, RetryPolicy};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
@@ -14,6 +17,8 @@ use crate::harness::Harness;
 use crate::process::tell;
 use crate::raw;
 
+pub use runs::{Stream, error_of};
+
 /// How long past its deadline a caller may wait.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -21,6 +26,7 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Asker {
     channel: Channel,
     agent: String,
+    retry: Option<RetryPolicy>,
     runtime: Runtime,
 }
 
@@ -63,8 +69,27 @@ impl Asker {
         Self {
             channel: runtime.block_on(raw::connect(address)),
             agent: agent.to_owned(),
+            retry: None,
             runtime,
         }
+    }
+
+    /// Allows each ask so many attempts, with waits up to this between them.
+    #[must_use]
+    pub fn retrying(mut self, max_attempts: u32, backoff: Duration) -> Self {
+        self.retry = Some(RetryPolicy {
+            max_attempts,
+            initial_backoff: Some(raw::proto(backoff)),
+            max_backoff: Some(raw::proto(backoff)),
+            ..RetryPolicy::default()
+        });
+        self
+    }
+
+    fn request(&self, payload: &str, timeout: Duration) -> AskRequest {
+        let mut request = raw::ask(&self.agent, payload, timeout);
+        request.options.get_or_insert_default().retry_policy = self.retry.clone();
+        request
     }
 
     /// Asks and waits for what comes of it.
@@ -91,7 +116,7 @@ impl Asker {
     }
 
     fn start_text(&self, payload: &str, timeout: Duration) -> Asking<'_> {
-        let request = raw::ask(&self.agent, payload, timeout);
+        let request = self.request(payload, timeout);
         let mut client = raw::runs(&self.channel).max_encoding_message_size(64 << 20);
         let task = self.runtime.spawn(async move {
             let start = Instant::now();
@@ -111,6 +136,14 @@ impl Asker {
 }
 
 impl Asking<'_> {
+    /// Ends many calls at once, without waiting for their answers.
+    pub fn hang_up_all(asked: Vec<Self>) {
+        for asking in &asked {
+            asking.task.abort();
+        }
+        asked.into_iter().for_each(Self::hang_up);
+    }
+
     /// Waits for what comes of it.
     ///
     /// # Panics

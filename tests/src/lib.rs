@@ -5,10 +5,12 @@
 //! - [`Process`]: a child process whose output is kept; [`Finished`] is one that has ended.
 //! - [`Harness`]: `harness serve`, and commands that talk to it.
 //! - [`Worker`]: a worker of the examples, of `examples/python`, or the [`Worker::puppet`], an
-//!   agent that does what its request says, in Rust and in Python.
+//!   agent that does what its request says, in Rust and, at both levels, in Python.
 //! - [`Asker`]: a caller over the bare wire, which holds every ask to its deadline.
 //! - [`Proxy`]: between a peer and the harness, made to misbehave; [`Port`]: a port for a harness
 //!   that comes later.
+//! - [`scripted`]: a harness that ends calls as the test says.
+//! - [`http2`]: frames by hand.
 //! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
 //!
 //! ```no_run
@@ -23,16 +25,19 @@
 
 mod asker;
 mod harness;
+pub mod http2;
 mod port;
 mod process;
 mod programs;
 mod proxy;
 mod proxy_frames;
+mod proxy_way;
 pub mod raw;
+pub mod scripted;
 mod wait;
 mod worker;
 
-pub use asker::{Answer, Asker, Asking};
+pub use asker::{Answer, Asker, Asking, Stream, error_of};
 pub use harness::{Harness, HarnessBuilder};
 pub use port::Port;
 pub use process::{Finished, Process, Signal};

@@ -93,6 +93,30 @@ impl Process {
         self.child.id()
     }
 
+    /// How much of its memory is in use, in bytes.
+    ///
+    /// # Panics
+    /// When the process is gone, or the system does not tell in `/proc`.
+    #[track_caller]
+    pub fn resident_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.pid());
+        let status = fs::read_to_string(path).expect("a living process");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        let kib: u64 = kib.and_then(|kib| kib.parse().ok()).expect("its memory");
+        kib << 10
+    }
+
+    /// How many files and sockets it has open.
+    ///
+    /// # Panics
+    /// As [`Process::resident_bytes`].
+    #[track_caller]
+    pub fn open_files(&self) -> usize {
+        let path = format!("/proc/{}/fd", self.pid());
+        fs::read_dir(path).expect("a living process").count()
+    }
+
     /// Its standard output so far.
     pub fn stdout(&self) -> String {
         self.read("stdout")

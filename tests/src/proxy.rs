@@ -1,35 +1,42 @@
 //! A TCP proxy between a peer and the harness that a test can make misbehave: reset, close, stall,
-//! or say GOAWAY in the harness's place.
+//! break off after so many bytes, reset the calls, say GOAWAY in the harness's place, or swallow
+//! every frame and answer PINGs itself.
 //!
 //! Orders go to the connections there are; later ones are carried faithfully. It runs on a runtime
 //! of its own, and everything in it ends when it is dropped. For tests that are no async code.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
 use crate::proxy_frames::Frames;
+use crate::proxy_way::{Carrying, Mode};
 
 const CONNECTIONS: usize = 64;
 const ORDERS: usize = 16;
-const CHUNK: usize = 16 << 10;
 
 /// A running proxy.
 pub struct Proxy {
     address: String,
-    accepted: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
     orders: broadcast::Sender<Order>,
     #[expect(dead_code, reason = "runs the proxy until it is dropped")]
     runtime: Runtime,
 }
 
-/// What is stalled.
+/// What has happened so far.
+#[derive(Debug, Default)]
+struct Counts {
+    accepted: AtomicUsize,
+    pings: Arc<AtomicUsize>,
+}
+
+/// Which way an order is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// What the peer sends.
@@ -44,8 +51,8 @@ pub enum Way {
 enum Order {
     Cut,
     Close,
-    Stall(Way),
-    Flow,
+    Go(Way, Mode),
+    ResetCalls,
     GoAway { last_stream: u32 },
 }
 
@@ -66,16 +73,16 @@ impl Proxy {
             .expect("port 0 can be bound");
         let address = listener.local_addr().expect("it listens").to_string();
         let (orders, _) = broadcast::channel(ORDERS);
-        let accepted = Arc::new(AtomicUsize::new(0));
+        let counts = Arc::new(Counts::default());
         runtime.spawn(accept(
             listener,
             upstream.to_owned(),
             orders.clone(),
-            Arc::clone(&accepted),
+            Arc::clone(&counts),
         ));
         Self {
             address,
-            accepted,
+            counts,
             orders,
             runtime,
         }
@@ -88,7 +95,12 @@ impl Proxy {
 
     /// How many connections it has carried so far.
     pub fn accepted(&self) -> usize {
-        self.accepted.load(Ordering::SeqCst)
+        self.counts.accepted.load(Ordering::SeqCst)
+    }
+
+    /// How many PINGs it has answered itself.
+    pub fn pings(&self) -> usize {
+        self.counts.pings.load(Ordering::SeqCst)
     }
 
     /// Ends every connection with RST, to both sides.
@@ -101,14 +113,30 @@ impl Proxy {
         self.order(Order::Close);
     }
 
+    /// Ends every connection with RST, to both sides, once so many more bytes went this way.
+    pub fn cut_after(&self, way: Way, bytes: usize) {
+        self.order(Order::Go(way, Mode::Only(Arc::new(bytes.into()))));
+    }
+
     /// Forwards nothing more this way; the connections stay open.
     pub fn stall(&self, way: Way) {
-        self.order(Order::Stall(way));
+        self.order(Order::Go(way, Mode::Stalled));
     }
 
     /// Forwards again, what was held back first.
     pub fn flow(&self) {
-        self.order(Order::Flow);
+        self.order(Order::Go(Way::Both, Mode::Faithful));
+    }
+
+    /// Drops every frame that goes this way from now on but answers to PINGs, and answers PINGs
+    /// itself: the connections look alive and carry no call. There is no way back.
+    pub fn swallow(&self, way: Way) {
+        self.order(Order::Go(way, Mode::Swallowing));
+    }
+
+    /// Resets every call there is (RST_STREAM), to both sides; the connections live on.
+    pub fn reset_calls(&self) {
+        self.order(Order::ResetCalls);
     }
 
     /// Says GOAWAY (NO_ERROR) to the peers: streams above `last_stream` were not processed.
@@ -126,7 +154,7 @@ async fn accept(
     listener: TcpListener,
     upstream: String,
     orders: broadcast::Sender<Order>,
-    accepted: Arc<AtomicUsize>,
+    counts: Arc<Counts>,
 ) {
     let mut connections = JoinSet::new();
     while let Ok((peer, _)) = listener.accept().await {
@@ -135,8 +163,8 @@ async fn accept(
         // A peer that finds no harness behind the proxy is reset, as one with no proxy is refused.
         match TcpStream::connect(&upstream).await {
             Ok(harness) if connections.len() < CONNECTIONS => {
-                connections.spawn(carry(peer, harness, orders));
-                accepted.fetch_add(1, Ordering::SeqCst);
+                connections.spawn(carry(peer, harness, orders, Arc::clone(&counts.pings)));
+                counts.accepted.fetch_add(1, Ordering::SeqCst);
             }
             Ok(_) | Err(_) => drop(peer.set_zero_linger()),
         }
@@ -148,27 +176,50 @@ async fn carry(
     mut peer: TcpStream,
     mut harness: TcpStream,
     mut orders: broadcast::Receiver<Order>,
+    pings: Arc<AtomicUsize>,
 ) {
-    let (stall_up, stalled_up) = watch::channel(false);
-    let (stall_down, stalled_down) = watch::channel(false);
-    // Nothing is put into the way up.
-    let (_put_up, inject_up) = mpsc::channel(1);
-    let (put_down, inject_down) = mpsc::channel(ORDERS);
+    let (go_up, up_mode) = watch::channel(Mode::Faithful);
+    let (go_down, down_mode) = watch::channel(Mode::Faithful);
+    // A PING is answered into the other way. Not in step with orders, so there is room for both.
+    let (put_up, inject_up) = mpsc::channel(2 * ORDERS);
+    let (put_down, inject_down) = mpsc::channel(2 * ORDERS);
+    let newest_stream = AtomicU32::new(0);
+    let up = Carrying {
+        frames: Frames::of_client(),
+        mode: up_mode,
+        inject: inject_up,
+        answers: put_down.clone(),
+        pings: Arc::clone(&pings),
+        newest_stream: Some(&newest_stream),
+    };
+    let down = Carrying {
+        frames: Frames::of_server(),
+        mode: down_mode,
+        inject: inject_down,
+        answers: put_up.clone(),
+        pings,
+        newest_stream: None,
+    };
     let told = async {
         loop {
             match orders.recv().await {
                 Ok(Order::Cut) | Err(_) => return Err(io::ErrorKind::ConnectionReset.into()),
                 Ok(Order::Close) => return Ok(()),
-                Ok(Order::Stall(way)) => {
-                    stall_up.send_replace(way != Way::ToPeer);
-                    stall_down.send_replace(way != Way::ToHarness);
+                Ok(Order::Go(way, mode)) => {
+                    if way != Way::ToPeer {
+                        go_up.send_replace(mode.clone());
+                    }
+                    if way != Way::ToHarness {
+                        go_down.send_replace(mode);
+                    }
                 }
-                Ok(Order::Flow) => {
-                    stall_up.send_replace(false);
-                    stall_down.send_replace(false);
+                Ok(Order::ResetCalls) => {
+                    let resets = Frames::resets(newest_stream.load(Ordering::SeqCst));
+                    // Fails when that way is closed; then nobody is left to be told.
+                    let _ = put_down.send(resets.clone()).await;
+                    let _ = put_up.send(resets).await;
                 }
                 Ok(Order::GoAway { last_stream }) => {
-                    // Never full: it has room for every order there can be.
                     let _ = put_down.send(Frames::go_away(last_stream)).await;
                 }
             }
@@ -176,65 +227,15 @@ async fn carry(
     };
     let (from_peer, to_peer) = peer.split();
     let (from_harness, to_harness) = harness.split();
-    let up = pump(
-        from_peer,
-        to_harness,
-        Frames::of_client(),
-        stalled_up,
-        inject_up,
-    );
-    let down = pump(
-        from_harness,
-        to_peer,
-        Frames::of_server(),
-        stalled_down,
-        inject_down,
-    );
     let ended: io::Result<()> = tokio::select! {
         biased;
         ended = told => ended,
-        ended = async { tokio::try_join!(up, down).map(|_| ()) } => ended,
+        ended = async {
+            tokio::try_join!(up.run(from_peer, to_harness), down.run(from_harness, to_peer))
+        } => ended.map(|_| ()),
     };
     if ended.is_err() {
         // Closed by the drop, and with RST; without it the drop sends FIN.
         drop((peer.set_zero_linger(), harness.set_zero_linger()));
-    }
-}
-
-async fn pump(
-    mut from: impl AsyncReadExt + Unpin,
-    mut to: impl AsyncWriteExt + Unpin,
-    mut frames: Frames,
-    mut stalled: watch::Receiver<bool>,
-    mut inject: mpsc::Receiver<Vec<u8>>,
-) -> io::Result<()> {
-    let mut buffer = vec![0; CHUNK];
-    loop {
-        if stalled.wait_for(|stalled| !stalled).await.is_err() {
-            return Ok(());
-        }
-        let read = tokio::select! {
-            biased;
-            _ = stalled.changed() => continue,
-            Some(frame) = inject.recv(), if frames.at_boundary() => {
-                to.write_all(&frame).await?;
-                continue;
-            }
-            read = from.read(&mut buffer) => read?,
-        };
-        if read == 0 {
-            return to.shutdown().await;
-        }
-        let mut rest = &buffer[..read];
-        while !rest.is_empty() {
-            let (frame, after) = rest.split_at(frames.advance(rest));
-            to.write_all(frame).await?;
-            rest = after;
-            if frames.at_boundary()
-                && let Ok(frame) = inject.try_recv()
-            {
-                to.write_all(&frame).await?;
-            }
-        }
     }
 }

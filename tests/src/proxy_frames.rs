@@ -1,13 +1,18 @@
-//! Where one HTTP/2 frame ends and another may be put between, for the proxy. Knows no sockets.
+//! Where one HTTP/2 frame ends and another may be put between, for the proxy, and the frames it
+//! makes itself. Knows no sockets.
 
 const HEAD: usize = 9;
 /// The client's first bytes, `PRI * HTTP/2.0` and so on.
 const PREFACE: usize = 24;
 const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
 const PUSH_PROMISE: u8 = 5;
+const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
+const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
+const CANCEL: u32 = 8;
 
 /// Follows the bytes of one direction.
 pub(crate) struct Frames {
@@ -17,6 +22,18 @@ pub(crate) struct Frames {
     left: usize,
     /// Inside a header block, which no other frame may interrupt.
     headers: bool,
+    /// The newest stream that headers came on.
+    newest: u32,
+}
+
+/// What a whole frame is to a proxy that answers PINGs itself.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// With the frame that answers it.
+    Ping(Vec<u8>),
+    /// The answer to the peer's own.
+    PingAnswer,
+    Other,
 }
 
 impl Frames {
@@ -32,7 +49,13 @@ impl Frames {
             head: Vec::with_capacity(HEAD),
             left: 0,
             headers: false,
+            newest: 0,
         }
+    }
+
+    /// The newest stream that headers came on; 0 when there was none.
+    pub(crate) fn newest_stream(&self) -> u32 {
+        self.newest
     }
 
     /// Whether a frame may be put in here.
@@ -57,14 +80,44 @@ impl Frames {
     }
 
     fn read_head(&mut self) {
-        let (length, kind, flags) = (&self.head[..3], self.head[3], self.head[4]);
-        self.left = length
-            .iter()
-            .fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+        let (kind, flags) = (self.head[3], self.head[4]);
+        self.left = number(&self.head[..3]) as usize;
+        if kind == HEADERS {
+            self.newest = self.newest.max(number(&self.head[5..]));
+        }
         if matches!(kind, HEADERS | PUSH_PROMISE | CONTINUATION) {
             self.headers = flags & END_HEADERS == 0;
         }
         self.head.clear();
+    }
+
+    /// The length of the whole frame these bytes begin with; none before its head is there.
+    pub(crate) fn length(bytes: &[u8]) -> Option<usize> {
+        Some(HEAD + number(bytes.get(..HEAD)?.get(..3)?) as usize)
+    }
+
+    /// What a whole frame is.
+    pub(crate) fn kind(frame: &[u8]) -> Kind {
+        match (frame[3], frame[4] & ACK) {
+            (PING, 0) => {
+                let mut answer = frame.to_vec();
+                answer[4] = ACK;
+                Kind::Ping(answer)
+            }
+            (PING, _) => Kind::PingAnswer,
+            _ => Kind::Other,
+        }
+    }
+
+    /// RST_STREAM frames (CANCEL) for every stream a client can have opened up to this one.
+    pub(crate) fn resets(newest: u32) -> Vec<u8> {
+        let mut frames = Vec::new();
+        for stream in (1..=newest).step_by(2) {
+            frames.extend_from_slice(&[0, 0, 4, RST_STREAM, 0]);
+            frames.extend_from_slice(&stream.to_be_bytes());
+            frames.extend_from_slice(&CANCEL.to_be_bytes());
+        }
+        frames
     }
 
     /// A GOAWAY frame with NO_ERROR.
@@ -74,6 +127,13 @@ impl Frames {
         frame.extend_from_slice(&0_u32.to_be_bytes());
         frame
     }
+}
+
+/// Bytes as a number, the highest first.
+fn number(bytes: &[u8]) -> u32 {
+    bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u32::from(*byte))
 }
 
 #[cfg(test)]
@@ -116,5 +176,31 @@ mod tests {
             let found = boundaries(Frames::of_client(), &preface, chunk);
             assert_eq!(found, [24, 33, 50, 71, 80], "in chunks of {chunk}");
         }
+    }
+
+    #[test]
+    fn a_ping_is_answered_with_what_it_carries_and_an_answer_is_not() {
+        let ping = *b"\x00\x00\x08\x06\x00\x00\x00\x00\x00are you?";
+        assert_eq!(Frames::length(&ping[..8]), None);
+        assert_eq!(Frames::length(&ping), Some(ping.len()));
+        let Kind::Ping(answer) = Frames::kind(&ping) else {
+            panic!("a PING")
+        };
+        assert_eq!((answer[4], &answer[9..]), (ACK, &b"are you?"[..]));
+        assert_eq!(Frames::kind(&answer), Kind::PingAnswer);
+        assert_eq!(Frames::kind(&Frames::go_away(1)), Kind::Other);
+    }
+
+    #[test]
+    fn every_stream_a_client_opened_is_reset() {
+        let mut frames = Frames::of_server();
+        for stream in [1, 5, 3] {
+            let headers = [0, 0, 0, HEADERS, END_HEADERS, 0, 0, 0, stream];
+            assert_eq!(frames.advance(&headers), headers.len());
+        }
+        assert_eq!(frames.newest_stream(), 5);
+        let resets = Frames::resets(5);
+        let streams: Vec<u8> = resets.chunks(13).map(|frame| frame[8]).collect();
+        assert_eq!(streams, [1, 3, 5]);
     }
 }

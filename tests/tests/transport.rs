@@ -7,19 +7,14 @@ use std::time::{Duration, Instant};
 use bytes::{BufMut, Bytes, BytesMut};
 use harness_proto::v1::{AttachRequest, ListAgentsRequest, attach_request::Frame};
 use harness_server::Limits;
+use harness_tests::http2::{
+    ACK, END_HEADERS, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM, SETTINGS, call_headers, put_frame,
+};
 use harness_tests::raw::{Embedded, RawSlot, SOON, ask, eventually, hello, runs, within};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const PING: u8 = 6;
-const GOAWAY: u8 = 7;
-const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
 const CANCEL: u32 = 8;
 
 #[tokio::test]
@@ -170,7 +165,7 @@ async fn calls_reset_before_the_harness_saw_them_do_not_end_the_connection() {
         .expect("connected");
     let mut burst = BytesMut::from(PREFACE);
     burst.extend_from_slice(&SETTINGS);
-    let headers = ask_headers();
+    let headers = call_headers("RunService/Ask");
     for number in 0..500_u32 {
         let id = 2 * number + 1;
         put_frame(&mut burst, HEADERS, END_HEADERS, id, &headers);
@@ -192,32 +187,6 @@ async fn calls_reset_before_the_harness_saw_them_do_not_end_the_connection() {
         alive.await.is_some(),
         "the connection answers after the burst"
     );
-}
-
-/// The header block of an Ask, in HPACK literals.
-fn ask_headers() -> Bytes {
-    let mut block = BytesMut::new();
-    // `:method: POST` and `:scheme: http` of the static table.
-    block.extend_from_slice(&[0x83, 0x86]);
-    let path = b"/harness.v1.RunService/Ask";
-    block.extend_from_slice(&[0x04, u8::try_from(path.len()).expect("short")]);
-    block.extend_from_slice(path);
-    block.extend_from_slice(&[0x01, 1, b'h']);
-    let content_type = b"application/grpc";
-    block.extend_from_slice(&[0x0f, 0x10, u8::try_from(content_type.len()).expect("short")]);
-    block.extend_from_slice(content_type);
-    block.freeze()
-}
-
-fn put_frame(to: &mut BytesMut, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
-    let length = u32::try_from(payload.len())
-        .expect("a small frame")
-        .to_be_bytes();
-    to.extend_from_slice(&length[1..]);
-    to.put_u8(kind);
-    to.put_u8(flags);
-    to.put_u32(stream);
-    to.extend_from_slice(payload);
 }
 
 /// Type, flags and payload of the next frame; none when the connection is closed.
