@@ -1,15 +1,17 @@
-"""The minimal level twin of tests/src/bin/puppet.rs: an agent that does what its request says.
+"""The Python twins of tests/src/bin/puppet.rs: an agent that does what its request says.
 
-It stands on examples/python/worker.py and writes the same lines to standard error: `started RUN`
-when it begins, `dropped RUN` when it stops because it was cancelled. PUPPET_AGENT=typed makes it
-the agent `typed`, which has schemas and gives its number back.
+`python puppet.py minimal` stands on examples/python/worker.py, `python puppet.py full` on full.py
+beside this file. Both write the same lines to standard error: `started RUN` when a run begins,
+`dropped RUN` when it stops because it was cancelled, `told RUN` when code that goes on regardless
+could know that it was. PUPPET_AGENT=typed makes it the agent `typed`, which has schemas and gives
+its number back. PUPPET_WALL_CLOCK=jumps makes the wall clock say something else at every look.
 """
 
 import os
+import random
 import sys
+import threading
 import time
-
-import worker
 
 INTEGER = {"type": "integer"}
 
@@ -36,8 +38,7 @@ def puppet(order, context):
                 "metadata": context.metadata,
             }
         case "fail":
-            # worker.py gives the exception's class as the error's type.
-            raise type(order.get("type", "Failed"), (Exception,), {})(order["message"])
+            fail(order)
         case "hang":
             return wait(None, context)
         case "wait":
@@ -45,14 +46,42 @@ def puppet(order, context):
         case "block":
             time.sleep(order["ms"] / 1000)
             return None
+        case "doze":
+            threading.Thread(target=tell_end, args=[context], daemon=True).start()
+            time.sleep(order["ms"] / 1000)
+            return None
         case "exit":
             os._exit(order["code"])
-    raise ValueError(f"a worker of the minimal level cannot {what}")
+        case "output" if hasattr(context, "output"):
+            return output(context, **order)
+    raise ValueError(f"a worker of this level cannot {what}")
+
+
+def fail(order):
+    # Both workers give the exception's class as the error's type.
+    failure = type(order.get("type", "Failed"), (Exception,), {})(order["message"])
+    failure.retryable = order.get("retryable", False)  # which the minimal one does not look at
+    raise failure
 
 
 def wait(seconds, context):
     if context.wait(seconds):
         say(f"dropped {context.run_id}")
+
+
+def tell_end(context):
+    context.wait()
+    say(f"told {context.run_id}")
+
+
+def output(context, count, bytes=0, hang=False):
+    try:
+        for number in range(1, count + 1):
+            context.output("x" * (bytes - 2) if bytes else number)
+    except worker.Stopped:
+        say(f"dropped {context.run_id}")
+        raise
+    return wait(None, context) if hang else count
 
 
 def typed(message, context):
@@ -66,7 +95,15 @@ def schema(**limits):
 
 
 if __name__ == "__main__":
-    if os.environ.get("PUPPET_AGENT") == "typed":
+    if os.environ.get("PUPPET_WALL_CLOCK") == "jumps":
+        time.time = lambda: random.uniform(0, 4e9)
+    match sys.argv[1]:
+        case "minimal":
+            import worker
+        case "full":
+            import full as worker
+    agent = os.environ.get("PUPPET_AGENT", "puppet")
+    if agent == "typed":
         schemas = {"request_schema": schema(), "reply_schema": schema(maximum=100)}
-        sys.exit(worker.run("typed", typed, **schemas))
-    sys.exit(worker.run("puppet", puppet))
+        sys.exit(worker.run(agent, typed, **schemas))
+    sys.exit(worker.run(agent, puppet))

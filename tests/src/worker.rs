@@ -41,13 +41,27 @@ impl Worker {
         WorkerBuilder::new("puppet", command("puppet"))
     }
 
-    /// [`Worker::puppet`] at the minimal level; see `tests/python/puppet.py`. None where there is
-    /// no Python.
+    /// [`Worker::puppet`] at the minimal level, on `examples/python/worker.py`; see
+    /// `tests/python/puppet.py`. None where there is no Python.
     ///
     /// # Panics
     /// As [`python`].
-    pub fn python_puppet() -> Option<WorkerBuilder> {
-        let command = python(source("tests/python/puppet.py"))?;
+    pub fn minimal_puppet() -> Option<WorkerBuilder> {
+        Self::python_puppet("minimal")
+    }
+
+    /// [`Worker::puppet`] at the full level without our SDK, on `tests/python/full.py`. None where
+    /// there is no Python.
+    ///
+    /// # Panics
+    /// As [`python`].
+    pub fn full_puppet() -> Option<WorkerBuilder> {
+        Self::python_puppet("full")
+    }
+
+    fn python_puppet(level: &str) -> Option<WorkerBuilder> {
+        let mut command = python(source("tests/python/puppet.py"))?;
+        command.arg(level);
         Some(WorkerBuilder::new("puppet", command))
     }
 

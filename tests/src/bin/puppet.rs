@@ -1,8 +1,9 @@
 //! A worker whose agent, `puppet`, does what its request says; the subject of tests.
 //!
-//! It writes `started RUN` when it begins and `dropped RUN` when its future is dropped unfinished,
-//! one line each, to standard error. PUPPET_AGENT=typed makes it the agent `typed`, which has
-//! schemas and gives its number back. `tests/python/puppet.py` is the same at the minimal level.
+//! It writes `started RUN` when it begins, `dropped RUN` when its future is dropped unfinished and
+//! `told RUN` when code that goes on regardless could know that it was cancelled, one line each, to
+//! standard error. PUPPET_AGENT=typed makes it the agent `typed`, which has schemas and gives its
+//! number back. `tests/python/puppet.py` is the same in Python, at either level.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 use worker_sdk::context::LogLevel;
 use worker_sdk::{AgentError, Context, Payload, Worker, agent_fn};
 
@@ -39,11 +41,16 @@ enum Order {
     Wait { ms: u64 },
     /// Blocks its thread for a while, whatever happens, then replies null.
     Block { ms: u64 },
+    /// The same, and says `told RUN` once its context knows that the run is over.
+    Doze { ms: u64 },
     /// Ends the process.
     Exit { code: i32 },
-    /// Sends outputs 1 to `count`, then replies with the count, or hangs.
+    /// Sends outputs 1 to `count`, or so many strings of so many bytes, their quotes included,
+    /// then replies with the count, or hangs.
     Output {
         count: u64,
+        #[serde(default)]
+        bytes: usize,
         #[serde(default)]
         hang: bool,
     },
@@ -123,10 +130,20 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
             std::thread::sleep(Duration::from_millis(ms));
             Value::Null
         }
+        Order::Doze { ms } => {
+            let _telling = telling(ctx);
+            // What was just spawned may wait on this very thread, which hands it over here.
+            tokio::task::block_in_place(|| std::thread::sleep(Duration::from_millis(ms)));
+            Value::Null
+        }
         Order::Exit { code } => std::process::exit(code),
-        Order::Output { count, hang } => {
+        Order::Output { count, bytes, hang } => {
             for number in 1..=count {
-                ctx.output(number).await?;
+                ctx.output(match bytes {
+                    0 => json!(number),
+                    bytes => Value::String("x".repeat(bytes.saturating_sub(2))),
+                })
+                .await?;
             }
             if hang {
                 std::future::pending().await
@@ -147,6 +164,16 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
         Order::Ask { agent, request } => ctx.ask::<Value>(agent, &request).await?.value,
     };
     Ok(Payload::json(&value)?)
+}
+
+/// Says it when the context knows that the run is over, for as long as what it gives lives.
+fn telling(ctx: Context) -> JoinSet<()> {
+    let mut telling = JoinSet::new();
+    telling.spawn(async move {
+        ctx.cancelled().await;
+        say(&format!("told {}", ctx.run_id()));
+    });
+    telling
 }
 
 async fn typed(ctx: Context, asked: Asked) -> Result<Answered, AgentError> {

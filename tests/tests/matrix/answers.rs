@@ -7,11 +7,12 @@ use tonic::Code;
 
 use crate::{AMPLE, Kind, millis, reply, started};
 
-with_both_workers! {
+with_each_worker! {
     a_question_is_answered,
     the_agent_learns_what_came_beside_the_request,
     the_agents_error_comes_back_typed,
     every_answer_belongs_to_its_question,
+    two_callers_with_the_same_ids_get_their_own_answers,
     a_million_bytes_of_unicode_survive,
 }
 
@@ -65,6 +66,33 @@ fn every_answer_belongs_to_its_question(kind: Kind) {
         assert_eq!(answer, format!("question {number}"));
     }
     assert_eq!(started(worker.process()).len(), 200);
+}
+
+fn two_callers_with_the_same_ids_get_their_own_answers(kind: Kind) {
+    let harness = Harness::start();
+    let _worker = kind.puppet().slots(4).start(&harness);
+    // The same tags at the same time, with whatever else a caller could take for an id.
+    let metadata = [("request-id", "1"), ("session", "a")];
+    let answers = |caller: &str| {
+        let asker = Asker::new(&harness, "puppet");
+        let tagged: Vec<_> = (0..100)
+            .map(|tag| (tag, reply(format!("{caller} asks {tag}"))))
+            .collect();
+        asker.many(&tagged, &metadata, AMPLE)
+    };
+    let (one, other) = std::thread::scope(|scope| {
+        let one = scope.spawn(|| answers("one"));
+        let other = answers("the other");
+        (one.join().expect("no panic"), other)
+    });
+    let mut runs = std::collections::HashSet::new();
+    for (caller, answers) in [("one", one), ("the other", other)] {
+        assert_eq!(answers.len(), 100, "one answer a tag");
+        for (tag, run_id, value) in answers {
+            assert_eq!(value, format!("{caller} asks {tag}"));
+            assert!(runs.insert(run_id), "two runs have one id");
+        }
+    }
 }
 
 /// Every plane of Unicode, and what JSON escapes.

@@ -6,7 +6,7 @@ use harness_tests::{Asker, BOUND, Harness, Proxy, Way, eventually};
 
 use crate::{AMPLE, Kind, assert_dropped, block, hang, millis, next_started, reply, started};
 
-with_both_workers! {
+with_each_worker! {
     a_hang_up_while_running_stops_the_work,
     a_hang_up_while_queued_reaches_no_worker,
     a_hang_up_while_the_agent_blocks_keeps_the_slot_away,

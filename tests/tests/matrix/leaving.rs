@@ -1,13 +1,13 @@
 //! Processes that come and go: workers killed, stopped or there first, a harness that returns.
 
 use harness_proto::v1::ErrorCode;
-use harness_tests::{Asker, Harness, Port, Signal};
+use harness_tests::{Asker, Harness, Port, Signal, eventually};
 use serde_json::json;
 use tonic::Code;
 
-use crate::{AMPLE, Kind, assert_dropped, hang, next_started, reply, wait};
+use crate::{AMPLE, Kind, SOON, assert_dropped, assert_logged, hang, next_started, reply, wait};
 
-with_both_workers! {
+with_each_worker! {
     a_killed_worker_is_told_by_name_at_once,
     a_worker_that_exits_with_a_request_is_lost_at_once,
     an_idle_worker_leaves_on_sigterm,
@@ -19,7 +19,7 @@ with_both_workers! {
 }
 
 fn a_killed_worker_is_told_by_name_at_once(kind: Kind) {
-    let harness = Harness::start();
+    let mut harness = Harness::start();
     let mut worker = kind.puppet().slots(2).start(&harness);
     let asker = Asker::new(&harness, "puppet");
     let name = harness.workers("puppet")[0]["name"].clone();
@@ -30,11 +30,17 @@ fn a_killed_worker_is_told_by_name_at_once(kind: Kind) {
     worker.process().signal(Signal::SIGKILL);
     for asking in asked {
         let answer = asking.answer();
-        assert!(killed.elapsed() < crate::SOON, "{:?}", killed.elapsed());
+        assert!(killed.elapsed() < SOON, "{:?}", killed.elapsed());
         let error = answer.error(Code::Aborted, ErrorCode::WorkerLost);
         assert!(error.message.contains(&name), "{name}: {}", error.message);
+        assert_logged(&mut harness, &error.run_id, &name);
     }
     harness.wait_for_ready("puppet", 0);
+    assert_eq!(
+        harness.workers("puppet"),
+        json!([]),
+        "nothing is left of it"
+    );
 }
 
 fn a_worker_that_exits_with_a_request_is_lost_at_once(kind: Kind) {
@@ -75,7 +81,11 @@ fn a_leaving_harness_lets_the_request_finish(kind: Kind) {
     next_started(worker.process(), 0);
     harness.process().signal(Signal::SIGTERM);
     harness.process().wait_for_line("asked to stop");
-    let late = asker.ask(&reply(1), AMPLE);
+    // It says so before it does so.
+    let late = eventually("it takes nothing more", SOON, || {
+        let asked = asker.ask(&reply(1), AMPLE);
+        asked.result.is_err().then_some(asked)
+    });
     let _ = late.error_at_once(Code::Unavailable, ErrorCode::ShuttingDown);
     assert!(asking.answer().json().is_null());
     let left = harness.finish();

@@ -1,14 +1,15 @@
-//! Each case of the protocol's life, written once and run with both workers: the Rust SDK at the
-//! full level and `examples/python/worker.py` at the minimal one. Everything is a process of its
-//! own and every ask is made by an [`Asker`](harness_tests::Asker), which holds it to its deadline.
+//! Each case of the protocol's life, written once and run with three workers: the Rust SDK and
+//! `tests/python/full.py` at the full level, `examples/python/worker.py` at the minimal one.
+//! Everything is a process of its own and every ask is made by an [`Asker`](harness_tests::Asker),
+//! which holds it to its deadline.
 
 use std::time::Duration;
 
-use harness_tests::{BOUND, Process, Worker, WorkerBuilder, eventually};
+use harness_tests::{Asker, Asking, BOUND, Harness, Process, Worker, WorkerBuilder, eventually};
 use serde_json::{Value, json};
 
-/// Makes two tests of each case, so that a failure names the worker.
-macro_rules! with_both_workers {
+/// Makes a test of each case with each worker, so that a failure names the worker.
+macro_rules! with_each_worker {
     ($($case:ident,)*) => {$(
         mod $case {
             #[test]
@@ -17,21 +18,56 @@ macro_rules! with_both_workers {
             }
 
             #[test]
-            fn with_the_python_worker() {
-                if harness_tests::Worker::python_puppet().is_some() {
-                    super::$case(crate::Kind::Python);
+            fn with_the_minimal_worker() {
+                if harness_tests::Worker::minimal_puppet().is_some() {
+                    super::$case(crate::Kind::Minimal);
+                }
+            }
+
+            #[test]
+            fn with_the_full_worker() {
+                if harness_tests::Worker::full_puppet().is_some() {
+                    super::$case(crate::Kind::Full);
                 }
             }
         }
     )*};
 }
 
+/// [`with_each_worker`] for what only a full level worker can do or notice.
+macro_rules! with_full_level_workers {
+    ($($case:ident,)*) => {$(
+        mod $case {
+            #[test]
+            fn with_the_rust_worker() {
+                super::$case(crate::Kind::Rust);
+            }
+
+            #[test]
+            fn with_the_full_worker() {
+                if harness_tests::Worker::full_puppet().is_some() {
+                    super::$case(crate::Kind::Full);
+                }
+            }
+        }
+    )*};
+}
+
+mod accepting;
 mod answers;
+mod behind_proxy;
+mod cancels;
 mod connections;
+mod crossing;
 mod deadlines;
+mod ends;
+mod half_open;
 mod hang_ups;
+mod late;
 mod leaving;
+mod output;
 mod refusals;
+mod slow_readers;
 mod storms;
 mod suspended;
 
@@ -43,15 +79,21 @@ const SOON: Duration = Duration::from_secs(1);
 /// Which worker a case runs with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
+    /// The Rust SDK.
     Rust,
-    Python,
+    /// `examples/python/worker.py`.
+    Minimal,
+    /// `tests/python/full.py`.
+    Full,
 }
 
 impl Kind {
     fn puppet(self) -> WorkerBuilder {
+        let there = "asked before the case began";
         match self {
             Self::Rust => Worker::puppet(),
-            Self::Python => Worker::python_puppet().expect("asked before the case began"),
+            Self::Minimal => Worker::minimal_puppet().expect(there),
+            Self::Full => Worker::full_puppet().expect(there),
         }
     }
 }
@@ -100,9 +142,41 @@ fn next_started(worker: &Process, before: usize) -> String {
 /// A puppet tells within a bound that a run's work has stopped.
 #[track_caller]
 fn assert_dropped(worker: &Process, run_id: &str) {
-    let line = format!("dropped {run_id}");
-    eventually(&line, SOON, || {
+    assert_says(worker, &format!("dropped {run_id}"), SOON);
+}
+
+/// A puppet writes this line within a bound.
+#[track_caller]
+fn assert_says(worker: &Process, line: &str, bound: Duration) {
+    eventually(line, bound, || {
         let stderr = worker.stderr();
         stderr.lines().any(|said| said == line).then_some(())
     });
+}
+
+/// One line of the harness's log names the run and says what happened to it.
+#[track_caller]
+fn assert_logged(harness: &mut Harness, run_id: &str, what: &str) {
+    eventually(&format!("a line with {run_id} and {what}"), BOUND, || {
+        let log = harness.process().stderr();
+        let mut lines = log.lines();
+        lines
+            .any(|line| line.contains(run_id) && line.contains(what))
+            .then_some(())
+    });
+}
+
+/// Nothing queued, nothing owed, every slot of the puppets READY and in use.
+#[track_caller]
+fn assert_calm(harness: &Harness, asker: &Asker, slots: u64) {
+    harness.wait_for_queued("puppet", 0);
+    harness.wait_for_ready("puppet", slots);
+    eventually("nothing is owed", BOUND, || {
+        let agent = harness.agent("puppet")?;
+        (agent["unreleased"] == 0 && agent["slots_other"] == 0).then_some(())
+    });
+    let held: Vec<_> = (0..slots).map(|_| asker.start(&hang(), AMPLE)).collect();
+    harness.wait_for_busy("puppet", slots);
+    Asking::hang_up_all(held);
+    assert_eq!(asker.ask(&reply(1), AMPLE).json(), 1);
 }

@@ -1,15 +1,17 @@
-//! What the harness refuses in place of a worker or a caller: agents nobody knows, payloads against
-//! a schema, payloads over the limit.
+//! What the harness refuses in place of a worker or a caller: agents nobody knows or serves, more
+//! than its queue holds, payloads against a schema, payloads over the limit.
 
 use harness_proto::v1::ErrorCode;
 use harness_tests::{Asker, Harness};
 use serde_json::json;
 use tonic::Code;
 
-use crate::{AMPLE, Kind, fill, next_started, reply, started, wait};
+use crate::{AMPLE, Kind, assert_logged, fill, hang, millis, next_started, reply, started, wait};
 
-with_both_workers! {
+with_each_worker! {
     an_unknown_agent_is_told_at_once_with_the_near_name,
+    an_agent_without_a_worker_is_waited_for_until_the_deadline,
+    a_full_queue_is_busy_at_once,
     a_request_against_the_schema_reaches_no_worker,
     a_reply_against_the_schema_reaches_no_caller,
     an_oversize_request_is_typed_and_the_worker_lives_on,
@@ -30,6 +32,40 @@ fn an_unknown_agent_is_told_at_once_with_the_near_name(kind: Kind) {
         "{}",
         error.message
     );
+}
+
+fn an_agent_without_a_worker_is_waited_for_until_the_deadline(kind: Kind) {
+    let harness = Harness::start();
+    let left = kind.puppet().start(&harness).stop();
+    assert_eq!(left.code, Some(0), "{left}");
+    let asker = Asker::new(&harness, "puppet");
+    let answer = asker.ask(&reply(1), millis(400));
+    let error = answer.error(Code::DeadlineExceeded, ErrorCode::DeadlineExceeded);
+    assert!(answer.took >= millis(400), "{:?}", answer.took);
+    assert!(error.message.contains("no worker"), "{}", error.message);
+    // One that comes in time is in time.
+    let waiting = asker.start(&reply(2), AMPLE);
+    harness.wait_for_queued("puppet", 1);
+    let _worker = kind.puppet().start_unattached(harness.address());
+    assert_eq!(waiting.answer().json(), 2);
+}
+
+fn a_full_queue_is_busy_at_once(kind: Kind) {
+    let small = "[limits]\nqueue_runs = 1\n";
+    let harness = Harness::builder().config(small).start();
+    let mut worker = kind.puppet().start(&harness);
+    let asker = Asker::new(&harness, "puppet");
+    let running = asker.start(&hang(), AMPLE);
+    next_started(worker.process(), 0);
+    let queued = asker.start(&reply(2), AMPLE);
+    harness.wait_for_queued("puppet", 1);
+    let answer = asker.ask(&reply(3), AMPLE);
+    let error = answer.error_at_once(Code::ResourceExhausted, ErrorCode::Busy);
+    assert!(error.retry_after.is_some(), "{error:?}");
+    running.hang_up();
+    assert_eq!(queued.answer().json(), 2);
+    assert_eq!(asker.ask(&reply(4), AMPLE).json(), 4);
+    assert_eq!(started(worker.process()).len(), 3, "the refused one ran");
 }
 
 fn a_request_against_the_schema_reaches_no_worker(kind: Kind) {
@@ -65,7 +101,7 @@ fn a_reply_against_the_schema_reaches_no_caller(kind: Kind) {
 fn an_oversize_request_is_typed_and_the_worker_lives_on(kind: Kind) {
     let harness = Harness::start();
     let mut worker = kind.puppet().slots(2).start(&harness);
-    let asker = Asker::new(&harness, "puppet");
+    let asker = Asker::new(&harness, "puppet").retrying(3, millis(10));
     let other = asker.start(&wait(700), AMPLE);
     next_started(worker.process(), 0);
     for bytes in [PAYLOAD_BYTES, 2 * FRAME_BYTES] {
@@ -79,9 +115,9 @@ fn an_oversize_request_is_typed_and_the_worker_lives_on(kind: Kind) {
 }
 
 fn an_oversize_reply_is_typed_and_the_worker_lives_on(kind: Kind) {
-    let harness = Harness::start();
+    let mut harness = Harness::start();
     let mut worker = kind.puppet().slots(2).start(&harness);
-    let asker = Asker::new(&harness, "puppet");
+    let asker = Asker::new(&harness, "puppet").retrying(3, millis(10));
     let largest = asker.ask(&fill(PAYLOAD_BYTES), AMPLE).bytes();
     assert_eq!(largest.len(), PAYLOAD_BYTES);
     let other = asker.start(&wait(700), AMPLE);
@@ -94,7 +130,11 @@ fn an_oversize_reply_is_typed_and_the_worker_lives_on(kind: Kind) {
         for part in ["bytes", "the limit is 41"] {
             assert!(message.contains(part), "{part}: {message}");
         }
+        if bytes > FRAME_BYTES {
+            assert_logged(&mut harness, &error.run_id, "the limit is 41");
+        }
     }
+    assert_eq!(started(worker.process()).len(), 5, "each was tried once");
     assert!(other.answer().json().is_null(), "the neighbour goes on");
     // The same process, with both its slots.
     harness.wait_for_ready("puppet", 2);
