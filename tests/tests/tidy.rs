@@ -160,6 +160,24 @@ fn the_pure_files_know_no_runtime_no_wire_and_no_clock() {
 }
 
 #[test]
+fn the_wall_clock_is_read_in_one_place_and_only_for_stamps() {
+    let reading: Vec<String> = sources()
+        .into_iter()
+        .filter(|(path, _)| {
+            ["harness-server/src/", "worker-sdk/src/"]
+                .iter()
+                .any(|folder| path.starts_with(folder))
+        })
+        .flat_map(|(path, text)| {
+            let times = text.matches("SystemTime::now(").count();
+            std::iter::repeat_n(path, times)
+        })
+        .collect();
+    // Once, at the start; stamps are counted from it by the monotonic clock.
+    assert_eq!(reading, ["harness-server/src/engine.rs"]);
+}
+
+#[test]
 fn generated_types_stand_only_where_they_may() {
     for (path, text) in sources() {
         let server = path.starts_with("harness-server/src/");
