@@ -25,6 +25,9 @@ use work::Work;
 
 /// How long a harness may take to welcome a worker.
 pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+/// A request is accepted by the first frame that names it, owed within 1 s. The reply or an entry is
+/// one; without either in this time a heartbeat is.
+pub(crate) const ACCEPT_WITHIN: Duration = Duration::from_millis(250);
 /// How long a harness may take to end a call that was half-closed.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The largest reply that is put into a frame. The transport's length has 32 bits; a harness that
@@ -159,7 +162,7 @@ impl Session {
                     0 => limits.payload_bytes,
                     bytes => bytes.min(limits.payload_bytes),
                 };
-                attached.next_beat = now + attached.interval;
+                attached.next_beat = now + attached.interval.min(ACCEPT_WITHIN);
                 attached.answered = None;
                 let work = Work {
                     lease: delivery.lease.clone(),
@@ -168,9 +171,6 @@ impl Session {
                     window: Window::new(limits.unacked_entries, limits.unacked_bytes),
                     waiting: None,
                 };
-                // The acceptance: the first frame that names the attempt, owed within 1 s.
-                let held = work.lease.held.clone();
-                actions.push(Action::Send(Outbound::Heartbeat { held: Some(held) }));
                 actions.push(Action::Start(delivery));
                 self.state = State::Busy(attached, Box::new(work));
             }

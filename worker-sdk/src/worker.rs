@@ -4,6 +4,7 @@
 //! order when asked, and ends when all slots have. One slot's life is `slot`, one call's is
 //! `call`, one request's is `work`; what a call's frames mean is `session`'s affair.
 
+mod alarm;
 mod builder;
 mod call;
 mod profile;

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::future::{Future, IntoFuture};
 use std::marker::PhantomData;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::{Duration, Instant};
 
 use harness_proto::v1;
@@ -254,8 +254,10 @@ impl<R: FromPayload> Ask<R> {
         });
         request.set_timeout(patience);
         let mut runs = harness.runs();
+        // Pinned here: each layer of waiting would else make room for all of it once more.
+        let mut answer = pin!(runs.ask(request));
         // The transport's own timer stops at the response headers; this one covers all of it.
-        let call = tokio::time::timeout(patience, harness.called(runs.ask(request)));
+        let call = tokio::time::timeout(patience, harness.called(answer.as_mut()));
         let answer = call
             .await
             .unwrap_or_else(|_| Err(harness.unanswered(patience)))?;

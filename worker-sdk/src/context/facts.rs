@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
+use crate::payload::Payload;
 use crate::session::Delivery;
 
 /// What came with the request.
@@ -24,24 +25,26 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    pub(crate) fn new(now: Instant, delivery: &Delivery) -> Self {
-        Self {
-            run_id: delivery.lease.held.run_id.clone(),
+    /// Takes a delivery apart.
+    pub(crate) fn of(now: Instant, delivery: Delivery) -> (Self, Payload) {
+        let facts = Self {
+            run_id: delivery.lease.held.run_id,
             attempt: delivery.lease.held.attempt,
             deadline: deadline_in(now, delivery.time_left),
             durable: delivery.durable,
-            metadata: delivery.metadata.clone(),
+            metadata: delivery.metadata,
             caller: Caller {
-                subject: delivery.caller_subject.clone(),
-                namespace: delivery.namespace.clone(),
+                subject: delivery.caller_subject,
+                namespace: delivery.namespace,
             },
             depth: delivery.depth,
             trace: Trace {
-                traceparent: delivery.traceparent.clone(),
-                tracestate: delivery.tracestate.clone(),
+                traceparent: delivery.traceparent,
+                tracestate: delivery.tracestate,
             },
-            idempotency_key: delivery.idempotency_key.clone(),
-        }
+            idempotency_key: delivery.idempotency_key,
+        };
+        (facts, delivery.payload)
     }
 }
 

@@ -20,7 +20,8 @@ pub(crate) struct Append {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Sink {
-    Call(mpsc::Sender<Append>),
+    // Boxed: a channel of even one makes room for a block of them, at each request.
+    Call(mpsc::Sender<Box<Append>>),
     Recording(Recording),
 }
 
@@ -49,7 +50,7 @@ impl Sink {
         match self {
             Self::Call(call) => {
                 let (sent, outcome) = oneshot::channel();
-                if call.send(Append { entry, sent }).await.is_err() {
+                if call.send(Box::new(Append { entry, sent })).await.is_err() {
                     return Err(over());
                 }
                 outcome.await.unwrap_or_else(|_| Err(over()))

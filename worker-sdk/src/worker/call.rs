@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,11 +15,13 @@ use harness_proto::v1::worker_service_client::WorkerServiceClient;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::WaitForCancellationFuture;
 use tonic::transport::Channel;
 use tonic::{Response, Status, Streaming};
 use tracing::{info, warn};
 
 use super::Shared;
+use super::alarm::Alarm;
 use super::work::{Step, Work};
 use crate::context::{CancelReason, Facts};
 use crate::error::{Error, ErrorKind};
@@ -64,8 +66,11 @@ pub(super) async fn run(
         left: false,
         welcomed: false,
     };
+    // Made once: each is a place in a list, and taking one costs a lock.
+    let mut leaving = pin!(shared.leaving.cancelled());
+    let mut alarm = Alarm::new();
     loop {
-        let event = call.next_event().await;
+        let event = call.next_event(leaving.as_mut(), &mut alarm).await;
         let actions = call.session.apply(now(), event);
         if let Some(next) = call.act(actions).await {
             return Ended {
@@ -99,7 +104,11 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    async fn next_event(&mut self) -> Event {
+    async fn next_event(
+        &mut self,
+        mut leaving: Pin<&mut WaitForCancellationFuture<'_>>,
+        alarm: &mut Alarm,
+    ) -> Event {
         loop {
             let wake = self.session.next_wake().map(Instant::from_std);
             let takes_appends = self.session.takes_appends();
@@ -112,11 +121,11 @@ impl Call<'_> {
                     }
                 }
                 step = next_step(&mut self.work, takes_appends) => return self.step(step),
-                () = self.shared.leaving.cancelled(), if !self.left => {
+                () = leaving.as_mut(), if !self.left => {
                     self.left = true;
                     return Event::Leave;
                 }
-                () = sleep_until(wake) => return Event::Tick,
+                () = alarm.at(wake) => return Event::Tick,
             }
         }
     }
@@ -195,10 +204,10 @@ impl Call<'_> {
     }
 
     fn start(&mut self, delivery: Delivery) {
-        let facts = Facts::new(now(), &delivery);
+        let (facts, payload) = Facts::of(now(), delivery);
         let shared = self.shared;
         let (agent, harness) = (Arc::clone(&shared.agent), shared.harness.clone());
-        self.work = Some(Work::start(agent, facts, delivery.payload, harness));
+        self.work = Some(Work::start(agent, facts, payload, harness));
     }
 
     fn answer_append(&mut self, outcome: Result<(), Error>) {
@@ -249,13 +258,6 @@ async fn send_one(
 async fn next_step(work: &mut Option<Work>, takes_appends: bool) -> Step {
     match work {
         Some(work) => work.next_step(takes_appends).await,
-        None => std::future::pending().await,
-    }
-}
-
-async fn sleep_until(wake: Option<Instant>) {
-    match wake {
-        Some(wake) => tokio::time::sleep_until(wake).await,
         None => std::future::pending().await,
     }
 }

@@ -9,8 +9,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinSet};
-use tokio_util::task::TaskTracker;
+use tokio::task::JoinError;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::{Instrument as _, info_span};
 
 use crate::agent::{Agent, AgentError};
@@ -55,17 +55,23 @@ impl<A: Agent> Serve for Typed<A> {
 
 /// A request being worked on. Dropping it drops the agent's future.
 pub(super) struct Work {
-    /// Holds the one task of the agent's future until it is done.
-    task: JoinSet<Reply>,
-    reply: Option<Reply>,
+    agent: Running,
     cancel: Cancel,
     holds: TaskTracker,
-    appends: mpsc::Receiver<Append>,
+    appends: mpsc::Receiver<Box<Append>>,
+}
+
+/// The agent's future.
+enum Running {
+    Task(AbortOnDropHandle<Reply>),
+    /// It has answered; something may still hold the slot.
+    Answered(Reply),
+    Done,
 }
 
 /// What an agent does.
 pub(super) enum Step {
-    Append(Append),
+    Append(Box<Append>),
     Done(Reply),
 }
 
@@ -81,11 +87,9 @@ impl Work {
         let span = info_span!("run", run_id = facts.run_id, attempt = facts.attempt);
         let sink = Sink::Call(sender);
         let ctx = Context::new(facts, cancel.clone(), sink, holds.clone(), Some(harness));
-        let mut task = JoinSet::new();
-        task.spawn(agent.serve(ctx, payload).instrument(span));
+        let task = tokio::spawn(agent.serve(ctx, payload).instrument(span));
         Self {
-            task,
-            reply: None,
+            agent: Running::Task(AbortOnDropHandle::new(task)),
             cancel,
             holds,
             appends,
@@ -95,7 +99,7 @@ impl Work {
     /// What the agent does next: its entries first, as long as there is room for them, then its
     /// answer. Can be dropped and called again.
     pub(super) async fn next_step(&mut self, takes_appends: bool) -> Step {
-        let finished = finished(&mut self.task, &mut self.reply, &self.holds);
+        let finished = finished(&mut self.agent, &self.holds);
         tokio::select! {
             biased;
             Some(append) = self.appends.recv(), if takes_appends => Step::Append(append),
@@ -109,30 +113,29 @@ impl Work {
         // An agent that waits for room gets its error now.
         self.appends.close();
         drop(self.appends);
-        self.task.shutdown().await;
+        if let Running::Task(task) = self.agent {
+            task.abort();
+            // How it ended matters to nobody any more, only that it has.
+            drop(task.await);
+        }
         self.holds.close();
         self.holds.wait().await;
     }
 }
 
 /// Waits until the agent has answered and nothing holds the slot.
-async fn finished(
-    task: &mut JoinSet<Reply>,
-    reply: &mut Option<Reply>,
-    holds: &TaskTracker,
-) -> Reply {
-    if reply.is_none() {
-        *reply = Some(match task.join_next().await {
-            Some(Ok(reply)) => reply,
-            Some(Err(error)) => fallen(error).into(),
-            None => AgentError::new("panic", "the agent's task is gone").into(),
+async fn finished(agent: &mut Running, holds: &TaskTracker) -> Reply {
+    if let Running::Task(task) = agent {
+        *agent = Running::Answered(match task.await {
+            Ok(reply) => reply,
+            Err(error) => fallen(error).into(),
         });
     }
     holds.close();
     holds.wait().await;
-    match reply.take() {
-        Some(reply) => reply,
-        None => std::future::pending().await,
+    match std::mem::replace(agent, Running::Done) {
+        Running::Answered(reply) => reply,
+        Running::Task(_) | Running::Done => std::future::pending().await,
     }
 }
 

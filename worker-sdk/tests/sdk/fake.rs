@@ -115,6 +115,8 @@ pub(crate) struct Call {
     /// The connection it is on; None over a Unix socket.
     pub(crate) peer: Option<SocketAddr>,
     frames: Streaming<v1::AttachRequest>,
+    /// The frame that accepted the request, when it says more than that.
+    accepted: Option<In>,
     /// None resets the stream.
     answers: mpsc::Sender<Option<Answer>>,
 }
@@ -141,7 +143,8 @@ impl Call {
         self.send(Out::Welcome(welcome)).await;
     }
 
-    /// Sends a request and takes its acceptance.
+    /// Sends a request and waits until it is accepted: by a heartbeat, which is taken, or by what
+    /// the agent did at once, which the next frame is.
     pub(crate) async fn request(&mut self, run_id: &str, json: &str) {
         let request = v1::Request {
             run_id: run_id.to_owned(),
@@ -156,14 +159,22 @@ impl Call {
             ..Default::default()
         };
         self.send(Out::Request(request)).await;
-        let In::Heartbeat(accepted) = self.frame().await else {
-            panic!("the acceptance comes first");
+        let first = self.frame().await;
+        let accepted = match &first {
+            In::Heartbeat(heartbeat) => (heartbeat.run_id.as_str(), heartbeat.attempt),
+            In::Append(append) => (append.run_id.as_str(), append.attempt),
+            In::Reply(reply) => (reply.run_id.as_str(), reply.attempt),
+            other => panic!("an acceptance, not {other:?}"),
         };
-        assert_eq!((accepted.run_id.as_str(), accepted.attempt), (run_id, 1));
+        assert_eq!(accepted, (run_id, 1));
+        self.accepted = Some(first).filter(|first| !matches!(first, In::Heartbeat(_)));
     }
 
     /// The next frame; panics when the worker ended the call instead.
     pub(crate) async fn frame(&mut self) -> In {
+        if let Some(accepted) = self.accepted.take() {
+            return accepted;
+        }
         let frame = within("frame", self.frames.message()).await;
         frame
             .unwrap()
@@ -287,6 +298,7 @@ impl WorkerService for Attaching {
                 hello,
                 peer,
                 frames,
+                accepted: None,
                 answers,
             })
             .await
