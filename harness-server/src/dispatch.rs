@@ -12,6 +12,7 @@ mod agents;
 mod asks;
 mod chains;
 mod history;
+mod past;
 mod ends;
 mod events;
 mod placing;
@@ -23,8 +24,9 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
+
+use ahash::AHashMap;
 
 use crate::ids::{AgentKey, Lease, RunId, SlotId, WorkerId};
 use crate::retry::Policy;
@@ -32,7 +34,7 @@ use crate::{journal, run, slot};
 
 use agents::Agent;
 use asks::RunEntry;
-use history::History;
+use past::History;
 use slots::SlotEntry;
 use timers::{Timer, Timers};
 use workers::{Drained, Worker};
@@ -79,6 +81,8 @@ pub struct Limits {
     pub ended_kept: Duration,
     /// Ended runs kept at most.
     pub ended_runs: usize,
+    /// Bytes of their workers' entries kept at most.
+    pub ended_bytes: usize,
 }
 
 /// Where chance comes from.
@@ -90,7 +94,7 @@ pub trait Chance: Send {
     fn wait(&mut self, policy: &Policy, retry: u32) -> Duration;
 }
 
-/// The state of a harness.
+/// The state of a harness. Its maps are asked some twenty times an ask, hence their hash.
 pub struct Core {
     limits: Limits,
     started: Instant,
@@ -99,10 +103,10 @@ pub struct Core {
     order: u64,
     queued_bytes: u64,
     unreleased: usize,
-    slots: HashMap<SlotId, SlotEntry>,
-    runs: HashMap<RunId, RunEntry>,
-    agents: HashMap<AgentKey, Agent>,
-    workers: HashMap<WorkerId, Worker>,
+    slots: AHashMap<SlotId, Box<SlotEntry>>,
+    runs: AHashMap<RunId, Box<RunEntry>>,
+    agents: AHashMap<AgentKey, Agent>,
+    workers: AHashMap<WorkerId, Worker>,
     timers: Timers,
     history: History,
     drained: Drained,
@@ -120,10 +124,10 @@ impl Core {
             order: 0,
             queued_bytes: 0,
             unreleased: 0,
-            slots: HashMap::new(),
-            runs: HashMap::new(),
-            agents: HashMap::new(),
-            workers: HashMap::new(),
+            slots: AHashMap::new(),
+            runs: AHashMap::new(),
+            agents: AHashMap::new(),
+            workers: AHashMap::new(),
             timers: Timers::default(),
             history: History::default(),
             drained: Drained::default(),
@@ -178,7 +182,7 @@ impl Core {
                 }
                 self.read_up_to(run, seq, actions);
             }
-            Event::Watched { run, more } => self.watched(run, more),
+            Event::Watched { run, more } => self.watched(now, run, more),
             Event::CancelRequested { run, who, why } => {
                 self.cancel_requested(now, run, who, why, actions);
             }
@@ -210,6 +214,7 @@ impl Core {
                     actions.push(Action::Note(Note::GaveUp { worker, delivery }));
                 }
                 Timer::Agent(agent) => self.forget_agent(now, &agent),
+                Timer::History => self.forget_old_runs(now),
             }
         }
     }

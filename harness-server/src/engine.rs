@@ -9,11 +9,11 @@ mod notes;
 mod outbox;
 mod slot_handle;
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+use ahash::AHashMap;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
@@ -55,10 +55,10 @@ struct Shared {
 
 struct State {
     core: Core,
-    outboxes: HashMap<SlotId, Arc<Outbox>>,
-    callers: HashMap<RunId, Caller>,
+    outboxes: AHashMap<SlotId, Arc<Outbox>>,
+    callers: AHashMap<RunId, Caller>,
     /// The bells of those who read journals.
-    watches: HashMap<RunId, watch::Sender<()>>,
+    watches: AHashMap<RunId, watch::Sender<()>>,
     /// When the timer task wakes next, while it sleeps.
     timer_at: Option<Instant>,
     leaving: bool,
@@ -91,9 +91,9 @@ impl Engine {
             next_slot: AtomicU64::new(1),
             state: Mutex::new(State {
                 core,
-                outboxes: HashMap::new(),
-                callers: HashMap::new(),
-                watches: HashMap::new(),
+                outboxes: AHashMap::new(),
+                callers: AHashMap::new(),
+                watches: AHashMap::new(),
                 timer_at: None,
                 leaving: false,
             }),

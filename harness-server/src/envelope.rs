@@ -21,6 +21,9 @@ pub fn beginning(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
+/// The media type of JSON.
+pub const JSON: &str = "application/json";
+
 /// A value with its media type.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Payload {
@@ -49,7 +52,7 @@ impl Payload {
             .next()
             .unwrap_or_default()
             .trim();
-        media_type.is_empty() || media_type.eq_ignore_ascii_case("application/json")
+        media_type.is_empty() || media_type.eq_ignore_ascii_case(JSON)
     }
 }
 

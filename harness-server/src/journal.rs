@@ -4,13 +4,14 @@
 //! and its numbers are missing; what the harness writes stays as long as the run is known. How an entry
 //! looks on the wire is `api`'s affair.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::envelope::{Failure, Payload};
+use crate::envelope::{Failure, JSON, Payload};
 use crate::ids::{Attempt, SlotId, WorkerId};
 
 /// Entries of the harness that are kept at most; the attempts of a run are bounded far below.
@@ -86,7 +87,7 @@ pub struct Started {
 #[derive(Clone, Debug)]
 pub enum Ended {
     /// With a value of this media type.
-    Value(String),
+    Value(Cow<'static, str>),
     /// With a failure.
     Failure(Arc<Failure>),
 }
@@ -123,7 +124,11 @@ impl Ended {
     #[must_use]
     pub fn of(outcome: &Result<Payload, Box<Failure>>) -> Self {
         match outcome {
-            Ok(value) => Self::Value(value.content_type.clone()),
+            // One that is nearly always the same takes no memory.
+            Ok(value) => Self::Value(match value.content_type.as_str() {
+                JSON => Cow::Borrowed(JSON),
+                other => Cow::Owned(other.to_owned()),
+            }),
             Err(failure) => Self::Failure(Arc::new((**failure).clone())),
         }
     }
@@ -134,6 +139,12 @@ impl Journal {
     #[must_use]
     pub fn head(&self) -> u64 {
         self.head
+    }
+
+    /// How much of what workers wrote is kept, in bytes.
+    #[must_use]
+    pub fn written_bytes(&self) -> usize {
+        self.written_bytes
     }
 
     /// Adds an entry of the harness.

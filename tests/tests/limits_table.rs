@@ -119,6 +119,10 @@ fn expected(limits: &Limits) -> Vec<(&'static str, String)> {
             count(limits.ended_runs as u64),
         ),
         (
+            "entries of ended interactive runs kept at most",
+            size(limits.ended_bytes.as_u64()),
+        ),
+        (
             "uncounted deliveries in a row",
             count(limits.uncounted_deliveries.into()),
         ),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap};
+use http::{Extensions, HeaderMap, HeaderName};
 
 use harness_proto::relay;
 
@@ -20,7 +20,7 @@ use crate::run::Terms;
 
 use super::convert::CONTENT_TYPE_BYTES;
 use super::hang_ups::HangUps;
-use super::router::Arrived;
+use super::router::Arrival;
 use super::{convert, deadline};
 
 /// Attempts of an ask that says nothing of retries.
@@ -28,6 +28,9 @@ const ASK_ATTEMPTS: u32 = 1;
 
 /// Longest agent name an error repeats, in bytes.
 const NAME_BYTES: usize = 256;
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// Longest parts of a trace context, in bytes; W3C asks for 55 and at least 512.
 const TRACEPARENT_BYTES: usize = 128;
@@ -72,19 +75,17 @@ pub(super) struct Admission {
 
 impl Call {
     pub(super) fn of(headers: &HeaderMap, extensions: &Extensions) -> Self {
-        let text = |key, bytes_max| {
+        let text = |key: &HeaderName, bytes_max| {
             let value = headers.get(key)?.to_str().ok()?;
             (value.len() <= bytes_max).then(|| value.to_owned())
         };
-        let trace = text("traceparent", TRACEPARENT_BYTES).map(|parent| Trace {
+        let trace = text(&TRACEPARENT, TRACEPARENT_BYTES).map(|parent| Trace {
             parent,
-            state: text("tracestate", TRACESTATE_BYTES).unwrap_or_default(),
+            state: text(&TRACESTATE, TRACESTATE_BYTES).unwrap_or_default(),
         });
         Self {
-            timeout: deadline::of_headers(headers).map(|timeout| {
-                let spent = extensions.get::<Arrived>().map(|Arrived(at)| at.elapsed());
-                timeout.saturating_sub(spent.unwrap_or_default())
-            }),
+            timeout: deadline::of_headers(headers)
+                .map(|timeout| timeout.saturating_sub(Arrival::elapsed(extensions))),
             trace,
         }
     }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 /// The margin before the call's deadline: 2 % of what is left, at least this,
 const MARGIN_MIN: Duration = Duration::from_millis(10);
@@ -22,9 +22,11 @@ pub(super) fn within(timeout: Duration, call: Option<Duration>) -> Duration {
     }
 }
 
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
 /// What the `grpc-timeout` header says, if there is a valid one: up to 8 digits and a unit.
 pub(super) fn of_headers(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get("grpc-timeout")?.to_str().ok()?;
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
     let (unit_at, unit) = text.char_indices().next_back()?;
     let digits = &text[..unit_at];
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {

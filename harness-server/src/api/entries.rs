@@ -89,7 +89,7 @@ fn outcome(ended: &Ended) -> v1::Outcome {
     v1::Outcome {
         outcome: Some(match ended {
             Ended::Value(content_type) => v1::outcome::Outcome::Value(v1::Payload {
-                content_type: content_type.clone(),
+                content_type: content_type.clone().into_owned(),
                 data: Bytes::new(),
             }),
             Ended::Failure(failure) => v1::outcome::Outcome::Error(error(failure)),
@@ -130,7 +130,7 @@ fn relay_outcome(ended: &Ended) -> relay::Outcome {
     relay::Outcome {
         outcome: Some(match ended {
             Ended::Value(content_type) => relay::outcome::Outcome::Value(relay::Payload {
-                content_type: content_type.clone(),
+                content_type: content_type.clone().into_owned(),
                 data: Bytes::new(),
             }),
             Ended::Failure(failure) => {

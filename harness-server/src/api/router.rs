@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use ::http::{Extensions, HeaderMap, Request, Response, header};
+use ::http::{Extensions, HeaderMap, HeaderName, Request, Response, header};
 use bytes::Bytes;
 use http_body::Body as HttpBody;
 use tokio_util::task::TaskTracker;
@@ -38,21 +38,30 @@ use super::unary_body::UnaryBody;
 use super::worker_service::Workers;
 use super::{deadline, frames, http, status};
 
-/// The address a connection came from.
+/// How a request came.
 #[derive(Clone, Debug)]
-pub(crate) struct Peer(pub(crate) Arc<str>);
-
-impl Peer {
-    pub(super) fn of(extensions: &Extensions) -> Arc<str> {
-        extensions
-            .get::<Self>()
-            .map_or_else(|| "unknown".into(), |peer| peer.0.clone())
-    }
+pub(super) struct Arrival {
+    /// The address of its connection.
+    peer: Arc<str>,
+    /// When its headers came.
+    at: Instant,
 }
 
-/// When a request's headers came.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Arrived(pub(super) Instant);
+impl Arrival {
+    /// The address it came from.
+    pub(super) fn peer(extensions: &Extensions) -> Arc<str> {
+        extensions
+            .get::<Self>()
+            .map_or_else(|| "unknown".into(), |arrival| arrival.peer.clone())
+    }
+
+    /// How long it has been here.
+    pub(super) fn elapsed(extensions: &Extensions) -> Duration {
+        extensions
+            .get::<Self>()
+            .map_or(Duration::ZERO, |arrival| arrival.at.elapsed())
+    }
+}
 
 /// The service of one connection; cheap to clone.
 #[derive(Clone)]
@@ -123,8 +132,10 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let arrived = Instant::now();
-        request.extensions_mut().insert(Peer(self.peer.clone()));
-        request.extensions_mut().insert(Arrived(arrived));
+        request.extensions_mut().insert(Arrival {
+            peer: self.peer.clone(),
+            at: arrived,
+        });
         let hung_up = self.admission.watch_hang_up();
         let engine = self.admission.engine().clone();
         if !is_grpc(request.headers()) {
@@ -201,10 +212,12 @@ fn is_grpc(headers: &HeaderMap) -> bool {
         .is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
 }
 
+const STATUS_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+
 /// Gives a status without details, which is never ours, its typed form.
 fn typed(response: Response<Body>, engine: &Engine) -> Response<Body> {
     let headers = response.headers();
-    if headers.contains_key("grpc-status-details-bin") {
+    if headers.contains_key(&STATUS_DETAILS) {
         return response;
     }
     let Some(status) = Status::from_header_map(headers) else {

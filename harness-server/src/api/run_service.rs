@@ -207,7 +207,10 @@ fn not_found(run_id: &str) -> Status {
 }
 
 fn header(run_id: &str) -> MetadataValue<Ascii> {
-    run_id.parse().expect("a UUID must be valid metadata")
+    let mut header: MetadataValue<Ascii> = run_id.parse().expect("a UUID must be valid metadata");
+    // Kept out of the header tables of both ends: it never comes again.
+    header.set_sensitive(true);
+    header
 }
 
 pub(super) fn unserved(rpc: &str) -> Status {

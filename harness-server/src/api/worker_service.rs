@@ -15,7 +15,7 @@ use crate::engine::{Engine, Outbox};
 use crate::session::Session;
 
 use super::attach_body::AttachOutbox;
-use super::router::Peer;
+use super::router::Arrival;
 use super::{frames, status};
 
 /// The service.
@@ -38,7 +38,7 @@ impl WorkerService for Workers {
         &self,
         request: Request<Streaming<relay::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let peer = Peer::of(request.extensions());
+        let peer = Arrival::peer(request.extensions());
         let outbox = Arc::new(Outbox::default());
         let engine = self.engine.clone();
         let inbound = request

@@ -75,6 +75,8 @@ pub struct Limits {
     pub ended_kept: Duration,
     /// Ended interactive runs kept at most. Default 10,000.
     pub ended_runs: usize,
+    /// What their workers wrote, kept at most. Default 64 MiB.
+    pub ended_bytes: ByteSize,
     /// Asks open at once on one AskMany call. Default 256.
     pub many_window: u32,
     /// How often a quiet AskStream or WatchRun says that it is there. Default 15 s.
@@ -141,6 +143,7 @@ impl Default for Limits {
             journal_bytes: ByteSize::mib(1),
             ended_kept: Duration::from_secs(60),
             ended_runs: 10_000,
+            ended_bytes: ByteSize::mib(64),
             many_window: 256,
             stream_heartbeat: Duration::from_secs(15),
             agent_kept: Duration::from_secs(60 * 60),
@@ -194,6 +197,7 @@ impl Limits {
             },
             ended_kept: self.ended_kept,
             ended_runs: self.ended_runs,
+            ended_bytes: usize::try_from(self.ended_bytes.as_u64()).unwrap_or(usize::MAX),
         }
     }
 }

@@ -65,13 +65,17 @@ impl Core {
     ) {
         let parent = self.depth_of(&request);
         request.depth = *parent.as_ref().unwrap_or(&0);
+        if let Some((known, _)) = self.agents.get_key_value(&request.agent) {
+            // The names that are there already, so that what is kept of runs shares them.
+            request.agent = known.clone();
+        }
         let request = Arc::new(request);
         let key = request.agent.clone();
         let order = (Reverse(placing.priority), self.next_order());
         self.timers.set(terms.deadline, Timer::Run(id));
         self.runs.insert(
             id,
-            RunEntry {
+            Box::new(RunEntry {
                 run: Run::new(id, terms, now),
                 frame_bytes: request.frame_bytes(),
                 request,
@@ -86,7 +90,7 @@ impl Core {
                 watchers: 0,
                 paced: placing.paced,
                 unread: VecDeque::new(),
-            },
+            }),
         );
         self.note(now, whole(id), Content::RunStarted, actions);
         if let Some(refusal) = self.refuse_ask(now, &key, parent, placing.wait_for_agent) {

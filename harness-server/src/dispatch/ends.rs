@@ -116,7 +116,7 @@ impl Core {
         }
         self.leave_agent(now, &entry.offer);
         self.leave_worker(entry.offer.worker, id);
-        Some(entry)
+        Some(*entry)
     }
 }
 

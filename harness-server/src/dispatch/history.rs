@@ -1,16 +1,16 @@
 //! What is known of runs, live or ended: their journals and views. Ended runs are kept for a while,
 //! so that somebody may still ask what became of them.
 
-use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
 use crate::ids::{AgentKey, Attempt, Delivery, RunId, SlotId};
-use crate::journal::{Content, Ended, Journal, Page};
+use crate::journal::{Content, Ended, Page};
 use crate::run;
 use crate::slot;
 
 use super::asks::RunEntry;
-use super::{Action, Core};
+use super::past::{Kept, Past};
+use super::{Action, Core, Timer};
 
 /// Where a run stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,23 +46,6 @@ pub struct RunView {
     pub parent: Option<Delivery>,
 }
 
-/// An ended run.
-#[derive(Debug)]
-struct Past {
-    view: RunView,
-    journal: Journal,
-    watchers: u32,
-    /// Whether its worker still owes a released.
-    owed: bool,
-}
-
-/// The ended runs, the oldest first.
-#[derive(Debug, Default)]
-pub(super) struct History {
-    runs: HashMap<RunId, Past>,
-    order: VecDeque<(Instant, RunId)>,
-}
-
 /// A part of a run's journal, and whether more can come.
 #[derive(Debug)]
 pub struct Reading {
@@ -74,17 +57,12 @@ pub struct Reading {
     pub stopped: bool,
 }
 
-impl History {
-    pub(super) fn len(&self) -> usize {
-        self.runs.len()
-    }
-}
-
 impl Core {
     /// Keeps an ended run for a while.
-    pub(super) fn keep(&mut self, now: Instant, id: RunId, entry: RunEntry, ended: Ended) {
-        self.forget_old_runs(now);
+    pub(super) fn keep(&mut self, now: Instant, id: RunId, entry: Box<RunEntry>, ended: Ended) {
         let past = Past {
+            id,
+            at: now,
             view: RunView {
                 agent: entry.request.agent.clone(),
                 state: RunState::Ended,
@@ -100,27 +78,29 @@ impl Core {
             watchers: entry.watchers,
             owed: false,
         };
-        self.history.runs.insert(id, past);
-        self.history.order.push_back((now, id));
+        let kept = Kept {
+            time: self.limits.ended_kept,
+            runs: self.limits.ended_runs,
+            bytes: self.limits.ended_bytes,
+        };
+        self.history.keep(now, past, kept);
+        if self.history.wake.is_none() {
+            self.wake_for_history(now + kept.time);
+        }
     }
 
-    fn forget_old_runs(&mut self, now: Instant) {
-        // Each ended run is looked at once at the most for each one that ends after it.
-        for _ in 0..2 {
-            let Some((ended, id)) = self.history.order.front().copied() else {
-                return;
-            };
-            let old = now >= ended + self.limits.ended_kept
-                || self.history.order.len() >= self.limits.ended_runs;
-            if !old {
-                return;
-            }
-            self.history.order.pop_front();
-            match self.history.runs.get(&id) {
-                Some(past) if past.watchers > 0 => self.history.order.push_back((ended, id)),
-                Some(_) | None => drop(self.history.runs.remove(&id)),
-            }
+    /// Nobody may ask any more what became of them.
+    pub(super) fn forget_old_runs(&mut self, now: Instant) {
+        let time = self.limits.ended_kept;
+        self.history.wake = None;
+        if let Some(oldest) = self.history.forget_old(now, time) {
+            self.wake_for_history(oldest + time);
         }
+    }
+
+    fn wake_for_history(&mut self, at: Instant) {
+        self.history.wake = Some(at);
+        self.timers.set(at, Timer::History);
     }
 
     /// What is known of a run.
@@ -142,7 +122,7 @@ impl Core {
                 parent: entry.request.parent,
             });
         }
-        let past = self.history.runs.get(&id)?;
+        let past = self.history.get(id)?;
         let fresh = past
             .view
             .ended
@@ -165,7 +145,7 @@ impl Core {
                 stopped: false,
             });
         }
-        let past = self.history.runs.get(&id)?;
+        let past = self.history.get(id)?;
         let page = past.journal.read(from, max);
         Some(Reading {
             page,
@@ -175,19 +155,21 @@ impl Core {
     }
 
     /// Counts who reads a run's journal as it grows.
-    pub(super) fn watched(&mut self, id: RunId, more: bool) {
-        let watchers = match self.runs.get_mut(&id) {
-            Some(entry) => &mut entry.watchers,
-            None => match self.history.runs.get_mut(&id) {
-                Some(past) => &mut past.watchers,
-                None => return,
-            },
+    pub(super) fn watched(&mut self, now: Instant, id: RunId, more: bool) {
+        let counted = |watchers: u32| match more {
+            true => watchers + 1,
+            false => watchers.saturating_sub(1),
         };
-        *watchers = if more {
-            *watchers + 1
-        } else {
-            watchers.saturating_sub(1)
-        };
+        if let Some(entry) = self.runs.get_mut(&id) {
+            entry.watchers = counted(entry.watchers);
+        } else if let Some(past) = self.history.get_mut(id) {
+            past.watchers = counted(past.watchers);
+            // It may have stayed for them alone.
+            let over = past.at + self.limits.ended_kept;
+            if past.watchers == 0 && self.history.wake.is_none() {
+                self.wake_for_history(over.max(now));
+            }
+        }
     }
 
     /// Adds an entry of the harness to a run's journal, live or ended.
@@ -201,7 +183,7 @@ impl Core {
         let id = delivery.run;
         let (journal, watchers) = match self.runs.get_mut(&id) {
             Some(entry) => (&mut entry.journal, entry.watchers),
-            None => match self.history.runs.get_mut(&id) {
+            None => match self.history.get_mut(id) {
                 Some(past) => {
                     match content {
                         Content::AttemptStopping => past.owed = true,

@@ -64,7 +64,7 @@ impl Core {
             ready: None,
             timer: None,
         };
-        self.slots.insert(id, entry);
+        self.slots.insert(id, Box::new(entry));
         actions.push(Action::Welcome { slot: id });
         self.slot_apply(now, id, slot::Event::Welcomed, actions);
         self.arm(id);

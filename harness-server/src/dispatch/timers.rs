@@ -23,6 +23,8 @@ pub(super) enum Timer {
     Release(WorkerId, Delivery),
     /// The end of knowing an agent.
     Agent(AgentKey),
+    /// The end of keeping the oldest of the ended runs.
+    History,
 }
 
 #[derive(Debug, Default)]

@@ -96,6 +96,7 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
         },
         ended_kept: 60 * SECOND,
         ended_runs: random.pick(&[0, 1, 4, 100]),
+        ended_bytes: random.pick(&[0, 100, 1 << 20]),
         unreleased: random.pick(&[0, 1, 3, 100, 100, 100, 100]),
     };
     if huge {

@@ -5,6 +5,7 @@ use super::{
     lease_in, minimal,
 };
 use crate::dispatch::RunState;
+use crate::envelope::Payload;
 use crate::journal::{Content, Ended, Proof};
 
 /// A world with one slot, and one run that it has answered.
@@ -150,6 +151,8 @@ fn a_journal_says_when_cancelled_work_has_stopped() {
         let slot = world.attach(minimal("echo", 1));
         let (run, actions) = world.ask_and_see(ask("echo"));
         let (delivery, lease) = (world.held(slot).expect("it runs"), lease_in(&actions));
+        // Who reads it keeps it known.
+        watch(&mut world, run, true);
         world.cancel(run);
         let (entries, stopped) = journal(&world, run);
         assert!(matches!(entries.last(), Some(Content::AttemptStopping)));
@@ -204,4 +207,46 @@ fn a_journal_names_every_attempt_and_the_outcome() {
         "{entries:?}"
     );
     assert!(stopped);
+}
+
+#[test]
+fn ended_runs_are_forgotten_although_nothing_more_happens() {
+    let (mut world, _, run) = answered();
+    watch(&mut world, run, true);
+    world.pass(2 * MINUTE);
+    assert_eq!(world.core.census().ended, 1, "somebody reads it");
+    watch(&mut world, run, false);
+    world.pass(MINUTE);
+    assert_eq!(world.core.census().ended, 0);
+}
+
+#[test]
+fn what_workers_wrote_is_kept_in_all_up_to_a_limit_and_the_oldest_goes() {
+    let mut world = World::with(|limits| limits.ended_bytes = 100);
+    let slot = world.attach(minimal("echo", 1));
+    let runs = [(); 4].map(|()| {
+        let run = world.ask("echo");
+        let delivery = world.held(slot).expect("it runs");
+        let told = Frame::Append {
+            delivery,
+            seq: 1,
+            kind: EntryKind::Plain,
+            entry: vec![0; 40].into(),
+            acknowledged: 0,
+        };
+        world.frame(slot, told);
+        let reply = Reply::Value(Payload::default());
+        let seq = 2;
+        world.frame(
+            slot,
+            Frame::Reply {
+                delivery,
+                seq,
+                reply,
+            },
+        );
+        run
+    });
+    let known = runs.map(|run| state(&world, run).is_some());
+    assert_eq!(known, [false, false, true, true]);
 }

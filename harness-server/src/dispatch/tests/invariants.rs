@@ -19,7 +19,10 @@ pub(super) fn check(core: &Core, now: Instant) {
     check_nothing_waits_in_vain(core, now);
     if core.leaving {
         let idle = |entry: &super::super::SlotEntry| entry.slot.delivery().is_none();
-        assert!(!core.slots.values().any(idle), "an idle slot outlived us");
+        assert!(
+            !core.slots.values().any(|entry| idle(entry)),
+            "an idle slot outlived us"
+        );
     }
 }
 
@@ -165,7 +168,10 @@ fn check_timers(core: &Core) {
     for (key, agent) in &core.agents {
         timers.extend(agent.kept_until.map(|at| (at, Timer::Agent(key.clone()))));
     }
+    timers.extend(core.history.wake.map(|at| (at, Timer::History)));
     assert_eq!(core.timers.set, timers, "timers");
+    let stays = core.history.wake.is_some() || core.history.all_are_read();
+    assert!(stays, "ended runs are never forgotten");
 }
 
 /// No slot is free while a run waits that it could take.

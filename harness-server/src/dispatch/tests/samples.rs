@@ -39,6 +39,7 @@ pub(super) fn limits() -> Limits {
         },
         ended_kept: MINUTE,
         ended_runs: 50,
+        ended_bytes: 1_000,
     }
 }
 

@@ -162,7 +162,10 @@ fn the_census_counts_everything() {
         (census.agents, census.workers, census.unreleased),
         (2, 3, 1)
     );
-    assert_eq!(census.timers, 3, "two deadlines and a release");
+    assert_eq!(
+        census.timers, 4,
+        "two deadlines, a release and what has ended"
+    );
     assert!(!world.core.slots.contains_key(&slot));
 }
 

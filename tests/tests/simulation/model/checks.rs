@@ -155,15 +155,15 @@ impl Model {
             census.unreleased <= self.limits.unreleased,
             "too much is remembered"
         );
-        // Two are looked at for each that ends, and those that are or were watched
-        // stay for longer.
+        // Some are looked at for each that ends, and those that are or were watched stay for longer.
         let kept = self.limits.ended_runs.max(1) + 2 * self.watched_most;
         assert!(
             census.ended <= kept,
             "{} ended runs are kept, {kept} may be",
             census.ended
         );
-        let most = 2 * census.runs + census.slots + census.unreleased + census.agents;
+        let history = usize::from(census.ended > 0);
+        let most = 2 * census.runs + census.slots + census.unreleased + census.agents + history;
         assert!(census.timers <= most, "a timer belongs to nothing");
         assert!(
             census.timers >= census.runs + census.unreleased,
