@@ -16,6 +16,7 @@ mod usage;
 mod workers;
 
 use std::io;
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -134,6 +135,15 @@ impl Cli {
             (0, true) => Level::Info,
             (1, _) => Level::Debug,
             (_, _) => Level::Trace,
+        }
+    }
+
+    /// How many threads the runtime has.
+    pub(crate) fn threads(&self) -> NonZero<usize> {
+        match &self.command {
+            Command::Serve(serve) => serve.threads,
+            Command::Bench(bench) => bench.threads,
+            _ => NonZero::<usize>::MIN,
         }
     }
 

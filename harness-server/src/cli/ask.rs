@@ -3,7 +3,7 @@
 //! Owns the grammar and the choice between the three ways of asking: once, with what happens
 //! meanwhile ([`stream`]), or many requests on one call ([`many`]).
 
-mod input;
+pub(super) mod input;
 mod many;
 pub(super) mod options;
 mod reply;

@@ -4,6 +4,7 @@ mod histogram;
 mod load;
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -11,6 +12,7 @@ use serde::Serialize;
 use worker_sdk::Payload;
 use worker_sdk::payload::JSON;
 
+use super::ask::input::request;
 use super::ask::options::duration;
 use super::error::CliError;
 use super::{PATIENCE, Server, output};
@@ -24,17 +26,23 @@ const WARM_UP: Duration = Duration::from_millis(500);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A closed loop: each of the asks in flight is followed by another when it is answered. The first
-half second is not counted. Every ask carries a JSON string of --bytes bytes and takes any reply.
+half second is not counted. Every ask carries the request, or a JSON string of --bytes bytes, and
+takes any reply.
 Errors are counted by code beside the answers; one after which no ask can succeed ends the run.
 Ctrl-C prints what there is. --json prints {\"requests_per_s\", \"p50_us\", \"p99_us\",
 \"errors\": {CODE: count}, \"requests\", \"seconds\"}; quantiles of nothing are null.
 
 Examples:
   harness bench echo
+  harness bench count-words '{\"text\": \"one two three\"}' --inflight 8
   harness bench echo --inflight 512 --many --connections 4 --seconds 10 --json")]
 pub(super) struct Bench {
     /// The agent's name
     agent: String,
+
+    /// The request, as JSON; what is not JSON is sent as a string
+    #[arg(allow_negative_numbers = true, conflicts_with = "bytes")]
+    payload: Option<String>,
 
     /// How many asks are open at any time
     #[arg(long, value_name = "N", default_value_t = 64)]
@@ -62,6 +70,10 @@ pub(super) struct Bench {
     /// The timeout of each ask
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     timeout: Duration,
+
+    /// How many threads work; one is the fastest on up to two processors
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(super) threads: NonZero<usize>,
 
     /// Print one JSON object
     #[arg(long)]
@@ -95,7 +107,10 @@ impl Bench {
         };
         let order = Order {
             agent: self.agent.clone(),
-            payload: payload(self.bytes),
+            payload: match &self.payload {
+                Some(text) => request(Some(text))?,
+                None => payload(self.bytes),
+            },
             timeout: self.timeout,
             begin: Instant::now() + WARM_UP,
         };

@@ -1,5 +1,6 @@
 //! `harness serve`: runs a harness until it is asked to leave.
 
+use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -28,6 +29,10 @@ pub(super) struct Serve {
     /// A configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// How many threads work; one is the fastest on up to two processors
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(super) threads: NonZero<usize>,
 
     /// Listen on addresses that are not loopback although nothing is encrypted
     #[arg(long)]

@@ -17,7 +17,7 @@ use crate::cli::output;
 const INPUT_BYTES_MAX: u64 = 64 << 20;
 
 /// What the argument says; without one null.
-pub(super) fn request(argument: Option<&str>) -> Result<Payload, CliError> {
+pub(in crate::cli) fn request(argument: Option<&str>) -> Result<Payload, CliError> {
     Ok(match argument {
         None => Payload::new(JSON, "null"),
         Some("-") => payload(&standard_input()?),
