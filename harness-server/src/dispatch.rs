@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::ids::{AgentKey, Lease, RunId, SlotId, WorkerId};
-use crate::retry::Policy;
+use crate::retry::Waits;
 use crate::{journal, run, slot};
 
 use agents::Agent;
@@ -82,12 +82,9 @@ pub struct Limits {
 }
 
 /// Where chance comes from.
-pub trait Chance: Send {
+pub trait Chance: Waits {
     /// A lease nobody can guess.
     fn lease(&mut self) -> Lease;
-
-    /// The wait before a retry, the first being number 1.
-    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration;
 }
 
 /// The state of a harness.

@@ -23,7 +23,7 @@ use crate::config::Limits;
 use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, WorkerView};
 use crate::envelope::Answer;
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
-use crate::retry::Policy;
+use crate::retry::{Policy, Waits};
 use crate::schema::Schemas;
 
 use asking::Caller;
@@ -331,7 +331,9 @@ impl Chance for Dice {
     fn lease(&mut self) -> Lease {
         Lease(Uuid::new_v4().into_bytes())
     }
+}
 
+impl Waits for Dice {
     fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
         policy.wait(retry)
     }
