@@ -15,6 +15,7 @@ mod serve;
 mod usage;
 mod workers;
 
+use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -69,6 +70,11 @@ enum Command {
     Demo(demo::Demo),
     #[command(hide = true)]
     DemoWorker(demo::worker::DemoWorker),
+    /// Stands between a harness, which starts it, and one worker
+    #[command(hide = true)]
+    Guard {
+        arguments: Vec<OsString>,
+    },
 }
 
 /// How long a harness may take to be connected to, or to answer what it knows at once.
@@ -126,6 +132,14 @@ impl Cli {
         Self::try_parse().map_err(|error| usage::tell(&error))
     }
 
+    /// The arguments of a guardian, when this process is to be one: it has one thread.
+    pub(crate) fn guard(&self) -> Option<Vec<OsString>> {
+        match &self.command {
+            Command::Guard { arguments } => Some(arguments.clone()),
+            _ => None,
+        }
+    }
+
     /// How much is logged unless RUST_LOG says.
     pub(crate) fn log_level(&self) -> Level {
         let service = matches!(self.command, Command::Serve(_));
@@ -168,6 +182,9 @@ impl Command {
             Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
             Self::DemoWorker(worker) => worker.run().await,
+            Self::Guard { .. } => Err(CliError::Usage(
+                "guardians of workers are there on Linux only".to_owned(),
+            )),
         }
     }
 
@@ -179,7 +196,7 @@ impl Command {
             Self::Workers(workers) => workers.json,
             Self::Drain(drain) => drain.json,
             Self::Bench(bench) => bench.json,
-            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) => false,
+            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) | Self::Guard { .. } => false,
         };
         if json { Form::Json } else { Form::Text }
     }

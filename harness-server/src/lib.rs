@@ -16,6 +16,7 @@ pub mod schema;
 pub mod config;
 pub mod engine;
 pub mod session;
+pub mod supervisor;
 pub mod api;
 pub mod listener;
 pub mod server;

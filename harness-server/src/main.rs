@@ -13,6 +13,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    #[cfg(target_os = "linux")]
+    if let Some(arguments) = cli.guard() {
+        return harness_server::supervisor::guard::main(arguments);
+    }
     telemetry::start(cli.log_level());
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
