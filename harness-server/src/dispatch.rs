@@ -15,6 +15,7 @@ mod history;
 mod ends;
 mod events;
 mod placing;
+mod pools;
 mod slots;
 mod timers;
 mod view;
@@ -40,6 +41,7 @@ use workers::{Drained, Worker};
 pub use actions::{Action, Note};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
+pub use pools::Pooled;
 pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 
@@ -153,6 +155,10 @@ impl Core {
             Event::Opened { slot, offer } => self.opened(now, slot, offer, actions),
             Event::Frame { slot, frame } => self.frame(now, slot, frame, actions),
             Event::Lost { slot, why } => self.lost(now, slot, &why, actions),
+            Event::Died { slot, failure } => self.died(now, slot, failure, actions),
+            Event::Stopping { worker, rung } => self.stopping(now, worker, rung, actions),
+            Event::Stopped { worker, proof } => self.stopped(now, worker, proof, actions),
+            Event::Pooled { agent, pool } => self.pooled(now, &agent, pool, actions),
             Event::Released {
                 worker,
                 delivery,

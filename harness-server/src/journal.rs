@@ -12,6 +12,7 @@ use bytes::Bytes;
 
 use crate::envelope::{Failure, Payload};
 use crate::ids::{Attempt, SlotId, WorkerId};
+use crate::pool::Rung;
 
 /// Entries of the harness that are kept at most; the attempts of a run are bounded far below.
 const OWN_MAX: usize = 512;
@@ -58,8 +59,9 @@ pub enum Content {
     },
     /// The run has its outcome. A value's bytes are not kept.
     RunEnded(Ended),
-    /// The call was ended while the worker may still work.
-    AttemptStopping,
+    /// The call was ended while the worker may still work, or its process came to a rung of the
+    /// kill ladder.
+    AttemptStopping(Rung),
     /// The work has stopped.
     AttemptStopped {
         /// How that is known.
@@ -96,6 +98,10 @@ pub enum Ended {
 pub enum Proof {
     /// The worker said released.
     Released,
+    /// The process ended by itself.
+    Exited,
+    /// The harness killed the process.
+    Killed,
     /// No proof came in time.
     GaveUp,
 }

@@ -14,6 +14,7 @@ mod leaving;
 mod order;
 mod paced;
 mod placing;
+mod pools;
 mod queues;
 mod released;
 mod retries;
