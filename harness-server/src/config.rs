@@ -39,6 +39,10 @@ pub struct Config {
     /// The processes it starts itself, in a file one `[[pool]]` each.
     #[serde(rename = "pool")]
     pub pools: Vec<Pool>,
+    /// The `harness` binary, which is run as the guardian of each process of a pool; not said in a
+    /// file. The binary itself names `/proc/self/exe`.
+    #[serde(skip)]
+    pub guard: Option<PathBuf>,
 }
 
 impl Default for Config {
@@ -48,6 +52,7 @@ impl Default for Config {
             insecure: false,
             limits: Limits::default(),
             pools: Vec::new(),
+            guard: None,
         }
     }
 }
@@ -117,30 +122,27 @@ impl Config {
             let at = place_of(table.get_ref(), "limits", 0, error.key);
             told(at, error.to_string())
         })?;
-        config.check_pools().map_err(|(index, error)| {
+        check_pools(&config.pools).map_err(|(index, error)| {
             let at = place_of(table.get_ref(), "pool", index, error.key);
             told(at, error.to_string())
         })?;
         Ok(config)
     }
+}
 
-    /// Checks each pool, and that no two have one name.
-    ///
-    /// # Errors
-    /// The first that is wrong: its place, and what to do.
-    pub(crate) fn check_pools(&self) -> Result<(), (usize, PoolError)> {
-        for (index, pool) in self.pools.iter().enumerate() {
-            pool.check().map_err(|error| (index, error))?;
-            if self.pools[..index]
-                .iter()
-                .any(|other| other.agent == pool.agent)
-            {
-                let message = "another pool has this agent: give one pool a larger size";
-                return Err((index, pool.wrong("agent", message)));
-            }
+/// Checks each pool, and that no two have one name.
+///
+/// # Errors
+/// The first that is wrong: its place, and what to do.
+pub fn check_pools(pools: &[Pool]) -> Result<(), (usize, PoolError)> {
+    for (index, pool) in pools.iter().enumerate() {
+        pool.check().map_err(|error| (index, error))?;
+        if pools[..index].iter().any(|other| other.agent == pool.agent) {
+            let message = "another pool has this agent: give one pool a larger size";
+            return Err((index, pool.wrong("agent", message)));
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn invalid(text: &str, error: &toml::de::Error) -> ConfigError {

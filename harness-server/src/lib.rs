@@ -23,4 +23,4 @@ pub mod server;
 
 pub use config::{Config, ConfigError, Limits};
 pub use listener::ListenError;
-pub use server::Server;
+pub use server::{Server, ServerError};

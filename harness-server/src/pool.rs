@@ -292,9 +292,11 @@ impl Pool {
             Phase::Stopping(_) | Phase::Exited(_) => return,
         };
         process.enter(now, Phase::Stopping(Ladder::begin(now, reason)));
-        // A JSON Lines worker cannot be told to stop its work in any other way.
-        let at_work = matches!(why, Detached::Cancelled | Detached::Broke);
-        if at_work && self.rules.dialect == Dialect::Jsonl {
+        // A JSON Lines worker cannot be told to stop in any other way. One that has answered the
+        // only request it was to get is about to end by itself.
+        let ends_by_itself =
+            why == Detached::Left && self.rules.per_request && process.answered > 0;
+        if self.rules.dialect == Dialect::Jsonl && !ends_by_itself {
             self.climb(now, id, Rung::Sigterm, actions);
         }
     }

@@ -465,7 +465,10 @@ fn a_json_lines_worker_that_has_answered_may_end_by_itself_first() {
     });
     world.answered(1);
     assert_eq!(world.detached(1, Detached::Left), []);
-    let mut slow = World::running(jsonl());
+    let mut slow = World::running(Rules {
+        per_request: true,
+        ..jsonl()
+    });
     slow.answered(1);
     slow.detached(1, Detached::Left);
 
@@ -475,6 +478,17 @@ fn a_json_lines_worker_that_has_answered_may_end_by_itself_first() {
     assert_eq!(world.view().stops, [], "it went as it should");
 
     assert_eq!(slow.wake(), (500 * MS, vec![terminate(1)]));
+
+    // One that waits for more would not end by itself.
+    for per_request in [true, false] {
+        let mut idle = World::running(Rules {
+            per_request,
+            ..jsonl()
+        });
+        idle.apply(Event::Restart);
+        assert_eq!(idle.ready(2), [dismiss(1)]);
+        assert_eq!(idle.detached(1, Detached::Left), [terminate(1)]);
+    }
 }
 
 #[test]
@@ -598,8 +612,7 @@ fn a_leaving_pool_starts_nothing_and_is_gone_when_the_last_process_is() {
     assert_eq!(world.apply(Event::Leave), [dismiss(1)]);
     assert_eq!(world.reaped(2), []);
     assert_eq!(world.pass(60 * SECOND), [], "a request in hand is finished");
-    world.detached(1, Detached::Left);
-    assert_eq!(world.wake(), (500 * MS, vec![terminate(1)]));
+    assert_eq!(world.detached(1, Detached::Left), [terminate(1)]);
     assert_eq!(world.apply(Event::Restart), [], "it leaves all the same");
     assert_eq!(world.view().state, State::Stopping);
     world.exits(1, Exit::Signal(15));

@@ -4,6 +4,7 @@
 //! guardian between it and the harness, `harness guard`, so that it cannot outlive either.
 //! Holds no slot state.
 
+mod child;
 #[cfg(target_os = "linux")]
 pub mod guard;
 #[cfg(target_os = "linux")]
@@ -12,6 +13,15 @@ mod guardian;
 #[path = "supervisor/unguarded.rs"]
 mod guardian;
 pub mod isolation;
+mod jsonl;
+mod keeper;
+mod launch;
+mod output;
+mod pools;
 pub mod process;
 #[cfg(target_os = "linux")]
 mod wire;
+
+pub use keeper::PoolView;
+pub use launch::{LaunchError, NotSet};
+pub use pools::{Handle, Supervisor, SupervisorError, check};

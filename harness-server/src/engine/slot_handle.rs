@@ -61,14 +61,14 @@ impl SlotHandle {
         });
     }
 
-    /// The call is gone without an end of ours.
-    pub fn lost(mut self, why: String) {
+    /// The call is gone without an end of ours. What is said of it after this counts for nothing.
+    pub fn lost(&mut self, why: String) {
         let slot = self.slot;
         self.close(Event::Lost { slot, why });
     }
 
     /// The process behind the call has died by itself; `failure` is for what was in it.
-    pub fn died(mut self, failure: Failure) {
+    pub fn died(&mut self, failure: Failure) {
         let slot = self.slot;
         self.close(Event::Died { slot, failure });
     }
