@@ -200,10 +200,6 @@ impl Session {
             Ok(line) => line,
             Err(refusal) => return call.reply(delivery, Reply::Error(*refusal)),
         };
-        // One that may end after its answer is given nothing that it would take along.
-        if self.per_request || (self.answered == 0 && self.look().is_some()) {
-            call.leave();
-        }
         self.asked += 1;
         self.tail.works_on(Some(delivery.run));
         call.work = Some(Work {
@@ -212,9 +208,10 @@ impl Session {
         });
     }
 
-    /// How long the process is watched after its first answer.
+    /// How long the process is watched after the answer that it is about to give.
     fn look(&self) -> Option<Duration> {
-        self.habits.get().look(self.cancel_grace)
+        let first = self.answered == 0 && !self.per_request;
+        self.habits.get().look(self.cancel_grace).filter(|_| first)
     }
 
     async fn line(&mut self, call: &mut Call, line: Line) -> Flow {
@@ -244,7 +241,9 @@ impl Session {
     async fn replied(&mut self, call: &mut Call, delivery: Delivery, reply: line::Reply) -> Flow {
         // What follows a reply follows nothing that was asked; it must not meet the next request.
         let more = self.stdout.has_more();
-        if more {
+        // One that may end after its answer is given nothing that it would take along.
+        let look = self.look();
+        if more || self.per_request || look.is_some() {
             call.leave();
         }
         let reply = match reply {
@@ -269,8 +268,7 @@ impl Session {
             warn!(worker = self.offer.info.name, "{what}");
             return call.broken(what.to_owned());
         }
-        let only = self.answered == 1 && !self.per_request;
-        match self.look().filter(|_| only && call.leaving) {
+        match look {
             Some(time) => self.watch(call, time).await,
             None => self.left(call).await,
         }
