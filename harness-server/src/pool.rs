@@ -71,7 +71,7 @@ pub enum Event {
     Answered(ProcessId),
     /// A process has no call any more.
     Detached(ProcessId, Detached),
-    /// The main process has ended.
+    /// The main process has ended. What it has left behind is killed by its guardian.
     Exited {
         /// Which.
         process: ProcessId,

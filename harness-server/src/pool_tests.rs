@@ -212,7 +212,7 @@ fn each_end_of_a_process_counts_as_the_protocol_says() {
         }
         let actions = world.ends(1, exit, asked);
         let case = format!("{answered} answered, asked: {asked}, {exit}");
-        assert_eq!(actions, [kill(1), ended(1, expected)], "{case}");
+        assert_eq!(actions, [ended(1, expected)], "{case}");
         let view = world.view();
         let counted = (view.failed_starts, view.crashes);
         let expected = (
@@ -228,10 +228,7 @@ fn each_end_of_a_process_counts_as_the_protocol_says() {
 fn a_seat_is_free_only_when_nothing_of_its_process_is_left() {
     let mut world = World::running(jsonl());
     world.answered(1);
-    assert_eq!(
-        world.exits(1, Exit::Code(0)),
-        [kill(1), ended(1, Ended::Normal)]
-    );
+    assert_eq!(world.exits(1, Exit::Code(0)), [ended(1, Ended::Normal)]);
     assert_eq!(world.pass(60 * SECOND), []);
     assert_eq!(world.phase(1), Some(PhaseView::Exited));
     assert_eq!(world.reaped(1), [start(2)]);
@@ -264,7 +261,7 @@ fn waits_grow_with_every_failure_in_a_row_and_the_fifth_is_a_crash_loop() {
         world.ready(id);
         assert_eq!(
             world.ends(id, Exit::Code(1), false),
-            [kill(id), ended(id, Ended::FailedStart)]
+            [ended(id, Ended::FailedStart)]
         );
         assert_eq!(world.reaped(id), []);
         assert_eq!(world.wake(), (wait * MS, vec![start(id + 1)]));
@@ -301,7 +298,7 @@ fn a_process_not_ready_in_time_is_a_failed_start_and_gets_the_ladder() {
     assert_eq!(world.pass(2 * SECOND), [kill(1)]);
     let actions = world.ends(1, Exit::Signal(9), false);
     let stopped = Ended::Stopped(Reason::NotReady);
-    assert_eq!(actions, [kill(1), ended(1, stopped)]);
+    assert_eq!(actions, [ended(1, stopped)]);
     assert_eq!(world.view().failed_starts, 1, "counted once");
     assert_eq!(world.reaped(1), [start(2)]);
 }
@@ -473,7 +470,7 @@ fn a_json_lines_worker_that_has_answered_may_end_by_itself_first() {
     slow.detached(1, Detached::Left);
 
     let spent = ended(1, Ended::Stopped(Reason::Spent));
-    assert_eq!(world.exits(1, Exit::Code(0)), [kill(1), spent]);
+    assert_eq!(world.exits(1, Exit::Code(0)), [spent]);
     assert_eq!(world.reaped(1), [start(2)]);
     assert_eq!(world.view().stops, [], "it went as it should");
 
@@ -518,7 +515,7 @@ fn a_process_is_replaced_after_max_requests_when_the_replacement_is_ready() {
     );
     assert_eq!(world.detached(1, Detached::Left), []);
     let replaced = ended(1, Ended::Stopped(Reason::Replaced));
-    assert_eq!(world.exits(1, Exit::Code(0)), [kill(1), replaced]);
+    assert_eq!(world.exits(1, Exit::Code(0)), [replaced]);
     assert_eq!(world.reaped(1), [], "its seat is taken");
 }
 

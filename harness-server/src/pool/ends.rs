@@ -147,8 +147,6 @@ impl Pool {
         let for_replacement = process.replaces.is_some();
         process.enter(now, Phase::Exited(ladder));
         self.last_exit = Some(exit);
-        // What it has left behind has nobody to work for.
-        actions.push(Action::Kill(id));
         actions.push(Action::Ended(id, ended));
         let next = match ended {
             Ended::Normal | Ended::Stopped(_) => return,

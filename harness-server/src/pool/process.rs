@@ -40,13 +40,13 @@ impl Default for Stop {
 }
 
 /// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Exit {
     /// By itself, with this code.
     Code(i32),
     /// By this signal.
     Signal(i32),
-    /// Nobody can tell: its guardian was killed.
+    /// Its guardian was killed, which kills it too; nobody saw how it ended.
     Unknown,
 }
 
@@ -209,7 +209,7 @@ impl fmt::Display for Exit {
                 Some(name) => write!(f, "signal {number} ({name})"),
                 None => write!(f, "signal {number}"),
             },
-            Self::Unknown => f.write_str("an end that nobody saw"),
+            Self::Unknown => f.write_str("an end that its guardian did not live to see"),
         }
     }
 }

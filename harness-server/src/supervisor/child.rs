@@ -23,7 +23,7 @@ use crate::slot::Level;
 
 use super::jsonl::{Habits, Over, Session};
 use super::output::{Lines, Tag, Tail, log};
-use super::process::{self, Launch, Process, Signal, Streams};
+use super::process::{Launch, Process, Signal, Streams};
 
 /// How long after its end a process's output is waited for. Its descendants, which may hold it
 /// open, are killed at once.
@@ -237,7 +237,7 @@ impl Running {
     async fn exited(&mut self) -> Exit {
         loop {
             tokio::select! {
-                exit = self.process.exited() => return exit.into(),
+                exit = self.process.exited() => return exit,
                 order = next(&mut self.orders, self.obeyed) => self.obey(order),
             }
         }
@@ -293,14 +293,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
-}
-
-impl From<process::Exit> for Exit {
-    fn from(exit: process::Exit) -> Self {
-        match exit {
-            process::Exit::Code(code) => Self::Code(code),
-            process::Exit::Signal(number) => Self::Signal(number),
-            process::Exit::Unknown => Self::Unknown,
-        }
-    }
 }

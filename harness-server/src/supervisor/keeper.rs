@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tokio::sync::{mpsc, oneshot, watch};
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinError, JoinSet};
 use tracing::{debug, error, info, warn};
 
 use crate::config;
@@ -17,7 +17,7 @@ use crate::dispatch::Pooled;
 use crate::engine::Engine;
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, ProcessId};
-use crate::pool::{Action, Ended, Event, Pool, Standing, View};
+use crate::pool::{Action, Ended, Event, Exit, Pool, Standing, View};
 use crate::retry::ByChance;
 
 use super::child::{Child, Order, Report, Reporter};
@@ -61,6 +61,8 @@ pub(super) struct Keeper {
     pool: Pool,
     habits: Habits,
     children: JoinSet<()>,
+    /// Whose task is which.
+    tasks: HashMap<Id, ProcessId>,
     orders: HashMap<ProcessId, watch::Sender<Order>>,
     reporting: mpsc::Sender<Report>,
     reports: mpsc::Receiver<Report>,
@@ -85,6 +87,7 @@ impl Keeper {
             engine,
             habits: Habits::new(),
             children: JoinSet::new(),
+            tasks: HashMap::new(),
             orders: HashMap::new(),
             reporting,
             reports,
@@ -116,16 +119,34 @@ impl Keeper {
                     self.command(command.unwrap_or(Command::Leave));
                 }
                 () = due => self.apply(Event::Tick),
-                // They report before they end.
-                Some(ended) = self.children.join_next() => {
-                    if let Err(broken) = ended && broken.is_panic() {
-                        error!(pool = %self.agent, "the keeping of a worker broke");
-                    }
-                }
+                Some(ended) = self.children.join_next_with_id() => self.child_ended(ended),
             }
         }
         while self.children.join_next().await.is_some() {}
         self.agent
+    }
+
+    /// The task of a process is over. It has reported before, unless it broke; its process was
+    /// then killed with it.
+    fn child_ended(&mut self, ended: Result<(Id, ()), JoinError>) {
+        let task = match &ended {
+            Ok((task, ())) => *task,
+            Err(broken) => broken.id(),
+        };
+        let Some(process) = self.tasks.remove(&task) else {
+            return;
+        };
+        if let Err(broken) = ended {
+            error!(pool = %self.agent, %broken, "the keeping of a worker broke");
+            let (exit, was_asked) = (Exit::Unknown, true);
+            self.apply(Event::Exited {
+                process,
+                exit,
+                was_asked,
+            });
+            self.apply(Event::Reaped(process));
+            self.orders.remove(&process);
+        }
     }
 
     fn report(&mut self, report: Report) {
@@ -195,7 +216,7 @@ impl Keeper {
         };
         let (order, orders) = watch::channel(Order::Serve);
         self.orders.insert(process, order);
-        match launch(&self.config, &self.guard) {
+        let task = match launch(&self.config, &self.guard) {
             Ok(launch) => {
                 let child = Child {
                     agent: self.agent.clone(),
@@ -206,14 +227,14 @@ impl Keeper {
                     reporter,
                     orders,
                 };
-                self.children.spawn(child.run());
+                self.children.spawn(child.run())
             }
             Err(why) => {
-                let why = why.to_string();
-                self.children
-                    .spawn(async move { reporter.not_started(why).await });
+                let not_started = async move { reporter.not_started(why.to_string()).await };
+                self.children.spawn(not_started)
             }
-        }
+        };
+        self.tasks.insert(task.id(), process);
     }
 
     fn order(&self, process: ProcessId, order: Order) {

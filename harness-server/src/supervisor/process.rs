@@ -4,7 +4,6 @@
 //! guardian is spoken to is in `guardian`.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -16,6 +15,7 @@ use tokio::net::unix::pipe;
 use super::isolation::{Isolation, IsolationError};
 
 pub use super::guardian::{Guardian, Process};
+pub use crate::pool::Exit;
 
 /// The standard streams of a process.
 pub(super) const STREAMS: usize = 3;
@@ -58,17 +58,6 @@ pub enum Signal {
     Term,
     /// SIGKILL to its process group and every descendant, those in other groups and sessions too.
     Kill,
-}
-
-/// How a process ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Exit {
-    /// It exited by itself, with this code.
-    Code(i32),
-    /// This signal ended it.
-    Signal(i32),
-    /// Its guardian was killed, which kills it too; nobody saw how it ended.
-    Unknown,
 }
 
 /// Why a process could not be started. Nothing of it is left then.
@@ -170,26 +159,4 @@ pub(super) fn pipes(stdin: bool) -> io::Result<(Streams, [OwnedFd; STREAMS])> {
     };
     let theirs = [stdin_theirs, stdout_theirs.into(), stderr_theirs.into()];
     Ok((streams, theirs))
-}
-
-impl fmt::Display for Exit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Code(code) => write!(f, "exit code {code}"),
-            Self::Signal(number) => write!(f, "signal {number}{}", SignalName(*number)),
-            Self::Unknown => f.write_str("an end that its guardian did not live to see"),
-        }
-    }
-}
-
-/// The name of a signal in brackets, where it has one.
-struct SignalName(i32);
-
-impl fmt::Display for SignalName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match nix::sys::signal::Signal::try_from(self.0) {
-            Ok(signal) => write!(f, " ({signal})"),
-            Err(_) => Ok(()),
-        }
-    }
 }
