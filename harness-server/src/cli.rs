@@ -9,13 +9,14 @@ mod bench;
 mod demo;
 mod drain;
 mod error;
+#[cfg(target_os = "linux")]
+pub(crate) mod guard;
 mod output;
 mod program;
 mod serve;
 mod usage;
 mod workers;
 
-use std::ffi::OsString;
 use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -70,11 +71,6 @@ enum Command {
     Demo(demo::Demo),
     #[command(hide = true)]
     DemoWorker(demo::worker::DemoWorker),
-    /// Stands between a harness, which starts it, and one worker
-    #[command(hide = true)]
-    Guard {
-        arguments: Vec<OsString>,
-    },
 }
 
 /// How long a harness may take to be connected to, or to answer what it knows at once.
@@ -132,14 +128,6 @@ impl Cli {
         Self::try_parse().map_err(|error| usage::tell(&error))
     }
 
-    /// The arguments of a guardian, when this process is to be one: it has one thread.
-    pub(crate) fn guard(&self) -> Option<Vec<OsString>> {
-        match &self.command {
-            Command::Guard { arguments } => Some(arguments.clone()),
-            _ => None,
-        }
-    }
-
     /// How much is logged unless RUST_LOG says.
     pub(crate) fn log_level(&self) -> Level {
         let service = matches!(self.command, Command::Serve(_));
@@ -182,9 +170,6 @@ impl Command {
             Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
             Self::DemoWorker(worker) => worker.run().await,
-            Self::Guard { .. } => Err(CliError::Usage(
-                "guardians of workers are there on Linux only".to_owned(),
-            )),
         }
     }
 
@@ -196,7 +181,7 @@ impl Command {
             Self::Workers(workers) => workers.json,
             Self::Drain(drain) => drain.json,
             Self::Bench(bench) => bench.json,
-            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) | Self::Guard { .. } => false,
+            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) => false,
         };
         if json { Form::Json } else { Form::Text }
     }
