@@ -10,6 +10,8 @@ mod check;
 mod demo;
 mod drain;
 mod error;
+#[cfg(target_os = "linux")]
+pub(crate) mod guard;
 mod output;
 mod pools;
 mod program;
@@ -19,7 +21,6 @@ mod serve;
 mod usage;
 mod workers;
 
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -81,11 +82,6 @@ enum Command {
     Demo(demo::Demo),
     #[command(hide = true)]
     DemoWorker(demo::worker::DemoWorker),
-    /// Stands between a harness, which starts it, and one worker
-    #[command(hide = true)]
-    Guard {
-        arguments: Vec<OsString>,
-    },
 }
 
 /// This binary as the guardian of workers; it holds even when the file is replaced.
@@ -148,14 +144,6 @@ impl Cli {
         Self::try_parse().map_err(|error| usage::tell(&error))
     }
 
-    /// The arguments of a guardian, when this process is to be one: it has one thread.
-    pub(crate) fn guard(&self) -> Option<Vec<OsString>> {
-        match &self.command {
-            Command::Guard { arguments } => Some(arguments.clone()),
-            _ => None,
-        }
-    }
-
     /// How much is logged unless RUST_LOG says.
     pub(crate) fn log_level(&self) -> Level {
         let service = matches!(self.command, Command::Serve(_));
@@ -201,9 +189,6 @@ impl Command {
             Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
             Self::DemoWorker(worker) => worker.run().await,
-            Self::Guard { .. } => Err(CliError::Usage(
-                "guardians of workers are there on Linux only".to_owned(),
-            )),
         }
     }
 
@@ -218,7 +203,7 @@ impl Command {
             Self::Restart(restart) => restart.json,
             Self::Check(check) => check.json,
             Self::Bench(bench) => bench.json,
-            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) | Self::Guard { .. } => false,
+            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) => false,
         };
         if json { Form::Json } else { Form::Text }
     }

@@ -9,14 +9,14 @@ use std::process::ExitCode;
 use cli::Cli;
 
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if let Some(code) = cli::guard::run() {
+        return code;
+    }
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    #[cfg(target_os = "linux")]
-    if let Some(arguments) = cli.guard() {
-        return harness_server::supervisor::guard::main(arguments);
-    }
     telemetry::start(cli.log_level());
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,

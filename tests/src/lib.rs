@@ -9,6 +9,7 @@
 //! - [`Asker`]: a caller over the bare wire, which holds every ask to its deadline.
 //! - [`Proxy`]: between a peer and the harness, made to misbehave; [`Port`]: a port for a harness
 //!   that comes later.
+//! - [`guarded`]: worker processes as pools start them, and finding what is left of them.
 //! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
 //!
 //! ```no_run
@@ -22,6 +23,7 @@
 //! ```
 
 mod asker;
+pub mod guarded;
 mod harness;
 mod port;
 mod process;

@@ -6,7 +6,9 @@
 //! it becomes the parent of every orphan below it, whatever group or session that is in. It
 //! signals only children it has not reaped, whose ids can be nobody else's.
 
+mod cgroup;
 mod confine;
+mod descendants;
 mod stage;
 mod tree;
 
@@ -14,7 +16,7 @@ use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{self, Command, ExitCode, Stdio};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -22,7 +24,8 @@ use nix::sys::prctl;
 use nix::sys::signal::SigSet;
 
 use super::process::Signal;
-use super::wire::{self, Channel, Order, Progress, Report};
+use super::wire::{self, Channel, Launch, Order, Progress, Refusal, Report};
+use cgroup::Cgroup;
 use tree::Tree;
 
 /// The argument that makes this program the process that becomes the worker.
@@ -72,7 +75,8 @@ fn guard() -> io::Result<()> {
         harness: Channel::new(harness),
         stage: Some(Channel::new(ours)),
         ready: false,
-        tree: Tree::new(worker)?,
+        tree: Tree::new(worker.id())?,
+        cgroup: None,
     }
     .run()
 }
@@ -84,6 +88,7 @@ struct Guard {
     /// Whether only the execution of the command was left to do.
     ready: bool,
     tree: Tree,
+    cgroup: Option<Cgroup>,
 }
 
 impl Guard {
@@ -124,7 +129,11 @@ impl Guard {
         let there = self.harness.fill()?;
         while let Some(line) = self.harness.line() {
             match serde_json::from_slice(&line)? {
-                Order::Launch(_) => self.pass_on(&line)?,
+                Order::Launch(launch) => {
+                    if !self.pass_on(launch)? {
+                        return Ok(true);
+                    }
+                }
                 Order::Signal(Signal::Term) => self.tree.terminate(),
                 Order::Signal(Signal::Kill) => return Ok(true),
             }
@@ -132,14 +141,23 @@ impl Guard {
         Ok(!there)
     }
 
-    /// Gives the order and the streams to the process that becomes the worker, and keeps neither.
-    fn pass_on(&mut self, line: &[u8]) -> io::Result<()> {
+    /// Gives the order and the streams to the process that becomes the worker, and keeps neither;
+    /// false when the isolation is refused.
+    fn pass_on(&mut self, mut launch: Box<Launch>) -> io::Result<bool> {
         let streams = std::mem::take(&mut self.harness.streams);
+        let isolation = &mut launch.isolation;
+        match cgroup::take_on(isolation, process::id(), self.tree.worker()) {
+            Ok(cgroup) => self.cgroup = cgroup,
+            Err(error) => {
+                self.report(&Report::Refused(Refusal::Isolation(error)));
+                return Ok(false);
+            }
+        }
         if let Some(stage) = &self.stage {
             let streams: Vec<_> = streams.iter().map(AsFd::as_fd).collect();
-            stage.send(line, &streams)?;
+            stage.send(&wire::line(&Order::Launch(launch))?, &streams)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     fn hear_stage(&mut self) -> io::Result<()> {
@@ -175,9 +193,15 @@ impl Guard {
         } else {
             Ok(())
         };
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill();
+        }
         let harness = &self.harness;
         self.tree
             .kill(|exit| report(harness, &Report::Exited(exit)))?;
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
+        }
         self.report(&Report::Reaped);
         heard
     }

@@ -92,13 +92,14 @@ impl Guardian {
         theirs: &[OwnedFd; STREAMS],
         trial: bool,
     ) -> Result<Process, StartError> {
-        let order = Order::Launch(wire::Launch {
+        let order = Order::Launch(Box::new(wire::Launch {
             command: launch.whole_command(),
             cwd: launch.cwd.clone().map(Into::into),
             env: launch.env.clone(),
             isolation: launch.isolation.clone(),
+            no_new_privs: launch.isolation.is_any(),
             trial,
-        });
+        }));
         let sent = match wire::line(&order) {
             Ok(line) => self.send(&line, theirs).await,
             Err(error) => Err(error),

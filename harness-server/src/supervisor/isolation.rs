@@ -4,6 +4,8 @@
 //! may say is the configuration's affair. Nothing here is ever left out in silence: what the
 //! kernel or the permissions of this process cannot give is refused, naming the setting.
 
+#[cfg(target_os = "linux")]
+use std::ffi::CString;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -105,6 +107,40 @@ impl Isolation {
                 launcher,
                 ..Self::default()
             }
+    }
+}
+
+impl User {
+    /// Looks up a user of this system with its groups.
+    ///
+    /// # Errors
+    /// That there is none of that name.
+    #[cfg(target_os = "linux")]
+    pub fn named(name: &str) -> Result<Self, IsolationError> {
+        let refused = |reason: String| IsolationError::new("sandbox.user", reason);
+        let found = nix::unistd::User::from_name(name);
+        let found = found
+            .map_err(|errno| refused(format!("{name} cannot be looked up: {errno}")))?
+            .ok_or_else(|| refused(format!("there is no user {name}")))?;
+        let c_name = CString::new(name).expect("a name that was found must be a C string");
+        let groups = nix::unistd::getgrouplist(&c_name, found.gid)
+            .map_err(|errno| refused(format!("the groups of {name}: {errno}")))?;
+        Ok(Self {
+            name: name.to_owned(),
+            uid: found.uid.as_raw(),
+            gid: found.gid.as_raw(),
+            groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+        })
+    }
+
+    /// Finds none: workers run as another user on Linux only.
+    ///
+    /// # Errors
+    /// That.
+    #[cfg(not(target_os = "linux"))]
+    pub fn named(name: &str) -> Result<Self, IsolationError> {
+        let reason = format!("running as {name} is there on Linux only");
+        Err(IsolationError::new("sandbox.user", reason))
     }
 }
 

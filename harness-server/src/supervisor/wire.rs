@@ -26,7 +26,7 @@ const READ_BYTES: usize = 16 * 1024;
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Order {
     /// The first: become this. Standard input, output and error go with its first byte.
-    Launch(Launch),
+    Launch(Box<Launch>),
     /// Any number after it.
     Signal(Signal),
 }
@@ -39,7 +39,9 @@ pub(super) struct Launch {
     pub(super) command: Vec<OsString>,
     pub(super) cwd: Option<OsString>,
     pub(super) env: Vec<(OsString, OsString)>,
+    /// What is left of it to be taken on.
     pub(super) isolation: Isolation,
+    pub(super) no_new_privs: bool,
     /// Whether it ends in place of executing the command.
     pub(super) trial: bool,
 }
@@ -75,6 +77,12 @@ pub(super) enum Refusal {
     Isolation(IsolationError),
     /// The guardian or the process failed at something that should never fail.
     Broken(String),
+}
+
+impl From<IsolationError> for Refusal {
+    fn from(error: IsolationError) -> Self {
+        Self::Isolation(error)
+    }
 }
 
 /// One end of a conversation.

@@ -35,7 +35,7 @@ pub(super) fn become_worker() -> io::Result<()> {
     };
     let streams = std::mem::take(&mut channel.streams);
     let done = match serde_json::from_slice(&line)? {
-        Order::Launch(launch) => run(&channel, launch, streams, guardian),
+        Order::Launch(launch) => run(&channel, *launch, streams, guardian),
         Order::Signal(_) => Err(Refusal::Broken("a signal came before an order".to_owned())),
     };
     match done {
@@ -54,7 +54,7 @@ fn run(
     let [program, arguments @ ..] = launch.command.as_slice() else {
         return Err(Refusal::Command(nix::libc::ENOENT));
     };
-    confine::take_on(&launch.isolation)?;
+    confine::take_on(&launch, &streams)?;
     if let Some(cwd) = &launch.cwd {
         std::env::set_current_dir(cwd).map_err(|error| Refusal::Cwd(number(&error)))?;
     }

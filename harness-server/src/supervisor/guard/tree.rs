@@ -1,42 +1,44 @@
-//! The worker and all its descendants, as their guardian sees them.
+//! The worker and what is below it, as the guardian, their parent, sees them.
 //!
-//! Owns finding, signalling and reaping them. An orphan below becomes this process's child, so
-//! killing the children, and then those that become children by that, ends in none being left.
+//! Owns signalling the worker's group, and killing and reaping everything. An orphan below becomes
+//! this process's child, so nothing is left when there is no child any more. How descendants are
+//! found is in [`super::descendants`].
 
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::process::ExitStatusExt;
-use std::process::{Child, ExitStatus};
 
-use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signal::{SigSet, Signal as Number};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
-use nix::unistd::{Pid, getpid};
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, WaitOptions, WaitStatus, kill_process, kill_process_group,
+    wait, waitid,
+};
 
+use super::descendants;
 use crate::supervisor::process::Exit;
 
-/// How long after a kill the children are looked for again when none has died.
+/// How long after a kill the descendants are looked for again when none has died.
 const LOOK_AGAIN_MS: u16 = 5;
 
 pub(super) struct Tree {
-    /// The worker; not yet reaped while `exit` is none.
-    worker: Child,
+    worker: Pid,
+    /// How the worker ended; not yet reaped, and its id its own, while there is none.
     exit: Option<Exit>,
     /// Readable when a child has died.
     deaths: SignalFd,
 }
 
 impl Tree {
-    /// All signals must be blocked.
-    pub(super) fn new(worker: Child) -> io::Result<Self> {
+    /// Of a worker that nobody else will reap; all signals must be blocked.
+    pub(super) fn new(worker: u32) -> io::Result<Self> {
+        let worker = i32::try_from(worker).ok().and_then(Pid::from_raw);
         let mut deaths = SigSet::empty();
-        deaths.add(Signal::SIGCHLD);
+        deaths.add(Number::SIGCHLD);
         let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
         Ok(Self {
-            worker,
+            worker: worker.expect("a child must have a process id"),
             exit: None,
             deaths: SignalFd::with_flags(&deaths, flags)?,
         })
@@ -44,76 +46,68 @@ impl Tree {
 
     /// The worker's process id.
     pub(super) fn worker(&self) -> u32 {
-        self.worker.id()
-    }
-
-    fn worker_pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.worker.id()).expect("a process id must fit"))
+        self.worker.as_raw_nonzero().get().unsigned_abs()
     }
 
     /// Asks the worker's group to stop.
     pub(super) fn terminate(&self) {
-        self.signal_group(Signal::SIGTERM);
+        self.signal_group(Signal::TERM);
     }
 
     fn signal_group(&self, signal: Signal) {
-        // Once it is reaped, its id may be that of a group of somebody else.
-        if self.exit.is_some() {
-            return;
-        }
-        if killpg(self.worker_pid(), signal).is_err() {
+        if self.exit.is_none() && kill_process_group(self.worker, signal).is_err() {
             // It has not made its group yet; or it has just died, which is heard of elsewhere.
-            let _ = kill(self.worker_pid(), signal);
+            let _ = kill_process(self.worker, signal);
         }
     }
 
     /// Whether the worker has ended; it is not reaped by this.
     pub(super) fn has_exited(&self) -> bool {
-        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        let state = waitid(Id::Pid(self.worker_pid()), flags);
-        self.exit.is_some() || !matches!(state, Ok(WaitStatus::StillAlive))
+        let flags = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        self.exit.is_some() || !matches!(waitid(WaitId::Pid(self.worker), flags), Ok(None))
     }
 
     /// Reaps orphans that have died; true when the worker has ended.
     pub(super) fn tidy(&mut self) -> io::Result<bool> {
         self.forget_deaths()?;
-        if self.has_exited() {
-            return Ok(true);
+        if !self.has_exited() {
+            self.reap()?;
         }
-        for child in children()? {
-            if child != self.worker_pid() {
-                reap(child);
-            }
-        }
-        Ok(false)
+        Ok(self.has_exited())
     }
 
     /// Kills and reaps all there is. Says how the worker ended as soon as that is known.
     pub(super) fn kill(&mut self, mut exited: impl FnMut(Exit)) -> io::Result<()> {
+        let mut told = false;
         // All of the group at one instant: none of them can fork its way out.
-        self.signal_group(Signal::SIGKILL);
+        self.signal_group(Signal::KILL);
         loop {
             self.forget_deaths()?;
-            if self.exit.is_none()
-                && let Some(status) = self.worker.try_wait()?
-            {
-                let exit = exit_of(status);
-                self.exit = Some(exit);
+            let is_any_left = self.reap()?;
+            if let Some(exit) = self.exit.filter(|_| !told) {
                 exited(exit);
+                told = true;
             }
-            if !any_child() {
+            if !is_any_left {
                 return Ok(());
             }
-            for child in children()? {
-                // Unreaped as it is, its id cannot be another's.
-                let _ = kill(child, Signal::SIGKILL);
-                if child != self.worker_pid() || self.exit.is_some() {
-                    reap(child);
-                }
-            }
+            descendants::kill()?;
             let mut deaths = [PollFd::new(self.deaths.as_fd(), PollFlags::POLLIN)];
-            // Interrupted or not, the children are looked for again.
+            // Interrupted or not, they are looked for again.
             let _ = poll(&mut deaths, PollTimeout::from(LOOK_AGAIN_MS));
+        }
+    }
+
+    /// Reaps every child that has died; false when there is no child any more.
+    fn reap(&mut self) -> io::Result<bool> {
+        loop {
+            match wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) if pid == self.worker => self.exit = Some(exit_of(status)),
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) => return Ok(true),
+                Err(Errno::CHILD) => return Ok(false),
+                Err(other) => return Err(other.into()),
+            }
         }
     }
 
@@ -129,62 +123,10 @@ impl AsFd for Tree {
     }
 }
 
-fn exit_of(status: ExitStatus) -> Exit {
-    match (status.code(), status.signal()) {
+fn exit_of(status: WaitStatus) -> Exit {
+    match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => Exit::Code(code),
         (None, Some(signal)) => Exit::Signal(signal),
         (None, None) => Exit::Unknown,
     }
-}
-
-/// Reaps a child if it has died.
-fn reap(child: Pid) {
-    // Neither a real-time signal, which has no name here, nor a child that is gone matters.
-    let _ = waitpid(child, Some(WaitPidFlag::WNOHANG));
-}
-
-/// Whether there is any child, dead or alive.
-fn any_child() -> bool {
-    let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-    waitid(Id::All, flags) != Err(Errno::ECHILD)
-}
-
-/// This process's children. A child that comes or goes meanwhile can make the kernel miss one.
-fn children() -> io::Result<Vec<Pid>> {
-    match listed_children() {
-        // Not every kernel is built with that file.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => searched_children(),
-        other => other,
-    }
-}
-
-fn listed_children() -> io::Result<Vec<Pid>> {
-    let own = getpid();
-    let listed = fs::read_to_string(format!("/proc/self/task/{own}/children"))?;
-    let pids = listed.split_whitespace().map(str::parse);
-    Ok(pids.filter_map(Result::ok).map(Pid::from_raw).collect())
-}
-
-/// The same by way of every process there is.
-fn searched_children() -> io::Result<Vec<Pid>> {
-    let own = getpid();
-    let mut found = Vec::new();
-    for process in fs::read_dir("/proc")? {
-        let Some(pid) = process?.file_name().to_str().and_then(|it| it.parse().ok()) else {
-            continue;
-        };
-        if parent(pid) == Some(own) {
-            found.push(Pid::from_raw(pid));
-        }
-    }
-    Ok(found)
-}
-
-/// The parent of a process; none when it has gone.
-fn parent(pid: i32) -> Option<Pid> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // "pid (name) state parent ...", and a name may hold anything.
-    let after_name = stat.rsplit(") ").next()?;
-    let parent = after_name.split_whitespace().nth(1)?.parse().ok()?;
-    Some(Pid::from_raw(parent))
 }
