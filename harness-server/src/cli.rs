@@ -85,7 +85,7 @@ enum Command {
 }
 
 /// This binary as the guardian of workers; it holds even when the file is replaced.
-fn guard() -> PathBuf {
+fn guardian() -> PathBuf {
     PathBuf::from("/proc/self/exe")
 }
 

@@ -1,9 +1,7 @@
 //! What a caller may not send, and what is not served: each answer is typed and says what to do.
 
 use harness_proto::v1::{self, AttemptRef, ErrorCode, Hello, RetryPolicy, RunOptions};
-use harness_tests::raw::{
-    Embedded, RawSlot, SOON, admin, ask, hello, refused, runs, typed, within,
-};
+use harness_tests::raw::{Embedded, RawSlot, SOON, ask, hello, refused, runs, typed, within};
 use tonic::Code;
 
 fn with(options: RunOptions) -> v1::AskRequest {

@@ -7,7 +7,7 @@ use harness_server::listener::Address;
 use harness_server::{Config, ListenError, ServerError, supervisor};
 
 use super::error::CliError;
-use super::{guard, output};
+use super::{guardian, output};
 
 /// Validate a configuration file without starting anything
 #[derive(Debug, Args)]
@@ -35,7 +35,7 @@ impl Check {
             let address = address.parse::<Address>().map_err(ListenError::Address);
             address.map_err(ServerError::Listen)?;
         }
-        supervisor::check(&config.pools, Some(&guard()))
+        supervisor::check(&config.pools, Some(&guardian()))
             .await
             .map_err(ServerError::Pools)?;
         let pools: Vec<&str> = config.pools.iter().map(|pool| &*pool.agent).collect();

@@ -6,7 +6,7 @@ use clap::Args;
 use harness_server::{Config, Server};
 
 use super::error::CliError;
-use super::guard;
+use super::guardian;
 use super::output;
 use super::reloads::Reloads;
 use crate::shutdown::Stops;
@@ -68,7 +68,7 @@ impl Serve {
             config.listen = self.listen;
         }
         config.insecure |= self.insecure;
-        config.guard = Some(guard());
+        config.guard = Some(guardian());
         if config.listen.is_empty() {
             return Err(CliError::Usage(
                 "the configuration listens on no address: give listen at least one".to_owned(),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::config::{Pool, Sandbox};
 
-use super::isolation::{Files, Isolation, IsolationError};
+use super::isolation::{Files, Isolation, IsolationError, User};
 use super::process::Launch;
 
 /// What every process inherits of the harness's environment.
@@ -70,15 +70,7 @@ fn isolation(pool: &Pool) -> Result<Isolation, IsolationError> {
         network,
     } = &pool.sandbox;
     let limits = &pool.limits;
-    let user = match user {
-        None => None,
-        Some(_) => {
-            return Err(IsolationError {
-                setting: "sandbox.user".to_owned(),
-                reason: "it is not served yet".to_owned(),
-            });
-        }
-    };
+    let user = user.as_deref().map(User::named).transpose()?;
     let files = (read.is_some() || write.is_some()).then(|| Files {
         read: read.clone().unwrap_or_default(),
         write: write.clone().unwrap_or_default(),

@@ -25,6 +25,8 @@ enum Order {
     Env,
     /// Replies with its working folder.
     Cwd,
+    /// Replies with the text of a file, or answers why it cannot be read.
+    Read { path: String },
     /// Answers with an error.
     Fail { message: String },
     /// Replies null after a while.
@@ -74,6 +76,7 @@ fn main() {
 
 fn work(request: &Request) {
     let reply = |value: Value| json!({"id": request.id, "ok": true, "value": value}).to_string();
+    let failure = |why: String| json!({"id": request.id, "ok": false, "error": why}).to_string();
     let order = match serde_json::from_value(request.message.clone()) {
         Ok(order) => order,
         Err(_) => return write(&reply(request.message.clone())),
@@ -90,9 +93,11 @@ fn work(request: &Request) {
             let folder = std::env::current_dir().expect("a working folder");
             write(&reply(folder.display().to_string().into()));
         }
-        Order::Fail { message } => {
-            write(&json!({"id": request.id, "ok": false, "error": message}).to_string());
-        }
+        Order::Read { path } => match std::fs::read_to_string(path) {
+            Ok(text) => write(&reply(text.into())),
+            Err(error) => write(&failure(error.to_string())),
+        },
+        Order::Fail { message } => write(&failure(message)),
         Order::Wait { ms } => {
             sleep(Duration::from_millis(ms));
             write(&reply(Value::Null));
@@ -103,7 +108,7 @@ fn work(request: &Request) {
             if setsid {
                 command.arg("sleep");
             }
-            command.arg(seconds).spawn().expect("sleep must start");
+            command.arg(seconds).status().expect("sleep must start");
             hang();
         }
         Order::Crash { code } => {

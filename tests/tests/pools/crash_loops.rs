@@ -169,18 +169,11 @@ fn a_pool_that_cannot_start_slows_no_other() {
         pool_with("broken", &BROKEN, restart),
         pool("size = 2")
     ));
-    harness_tests_tell(&format!(
-        "median alone {alone:?}, beside a broken pool {beside:?}"
-    ));
+    println!("median alone {alone:?}, beside a broken pool {beside:?}");
     assert!(
         beside < alone * 3 + Duration::from_millis(20),
         "{alone:?} and {beside:?}"
     );
-}
-
-/// Prints where the test harness shows it.
-fn harness_tests_tell(text: &str) {
-    println!("{text}");
 }
 
 #[test]
@@ -191,6 +184,10 @@ fn settings_that_cannot_be_given_are_refused_at_start_and_named() {
                 .replace("jsonl\"\n", "grpc\"\n")
                 .replace("agent = \"grpc\"", "agent = \"a\""),
             ["dialect = \"grpc\"", "jsonl"],
+        ),
+        (
+            pool("sandbox = { user = \"no-such-user\" }"),
+            ["sandbox.user", "no-such-user"],
         ),
         (
             pool("pass_env = [\"NOT_SET_ANYWHERE\"]"),

@@ -117,7 +117,7 @@ fn a_worker_that_answers_once_serves_in_reuse_mode_too_however_many_ask() {
 fn a_process_gets_its_own_environment_and_folder_and_nothing_else_of_the_harnesss() {
     let settings = "cwd = \"sub\"\nenv = { MODEL = \"x\", LANG = \"C\" }\npass_env = [\"API_KEY\"]";
     let harness = Harness::builder()
-        .config(&pool(""))
+        .config(pool(""))
         .env("API_KEY", "secret of the agent")
         .env("OTHER_KEY", "secret of another")
         .start();
@@ -139,6 +139,47 @@ fn a_process_gets_its_own_environment_and_folder_and_nothing_else_of_the_harness
         .filter(|name| !allowed.contains(&name.as_str()))
         .collect();
     assert!(others.is_empty(), "{others:?}");
+}
+
+#[test]
+fn a_process_is_kept_to_the_limits_and_files_of_its_pool() {
+    let binary = harness_tests::program("jsonl");
+    let programs = binary.parent().expect("a folder").display().to_string();
+    let read = json!([
+        programs,
+        "/lib",
+        "/lib64",
+        "/usr",
+        "/proc",
+        "/etc/ld.so.cache"
+    ]);
+    let read: Vec<&str> = read
+        .as_array()
+        .expect("paths")
+        .iter()
+        .filter_map(serde_json::Value::as_str)
+        .filter(|path| std::path::Path::new(path).exists())
+        .collect();
+    let settings = format!(
+        "limits = {{ open_files = 77 }}\nsandbox = {{ read = {} }}",
+        json!(read)
+    );
+    let harness = start(&pool(&settings), &["jsonl"]);
+    let limits = reply(
+        &harness,
+        "jsonl",
+        &json!({"do": "read", "path": "/proc/self/limits"}),
+    );
+    let limits = limits.as_str().expect("a text");
+    let files = limits
+        .lines()
+        .find(|line| line.starts_with("Max open files"));
+    assert!(files.is_some_and(|line| line.contains(" 77 ")), "{limits}");
+
+    let secret = harness.folder().join("harness.toml").display().to_string();
+    let order = json!({"do": "read", "path": secret});
+    let told = error(&harness, &order, "AGENT_ERROR", &[]);
+    super::assert_says(&told, &["denied"]);
 }
 
 #[test]
