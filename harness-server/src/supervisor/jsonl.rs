@@ -4,12 +4,11 @@
 //! slot's outbox holds and hands over what the process answers. Holds no slot state and decides
 //! nothing about runs; when the process is replaced is `pool`'s affair.
 
+mod call;
 mod habit;
 mod line;
 
-use std::sync::Arc;
-
-use bytes::{Buf, Bytes};
+use bytes::Buf;
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
 use tokio::sync::watch;
@@ -17,7 +16,7 @@ use tokio::time::{Duration, timeout};
 use tracing::warn;
 
 use crate::dispatch::{Frame, Offer, Reply};
-use crate::engine::{Engine, OfferSchemas, Outbox, Outgoing, SlotHandle};
+use crate::engine::{Engine, Outgoing};
 use crate::envelope::{Code, Failure, MESSAGE_BYTES, Payload, Request, beginning};
 use crate::ids::Delivery;
 use crate::pool::{Detached, Exit};
@@ -26,6 +25,7 @@ use crate::slot::End;
 use super::child::{Order, Reporter};
 use super::output::{Line, Lines, Tail};
 
+use call::{Call, Work};
 use habit::Habit;
 pub(super) use habit::Habits;
 
@@ -58,13 +58,6 @@ pub(super) enum Over {
     Ended,
 }
 
-/// The request in work.
-struct Work {
-    delivery: Delivery,
-    /// What of its line is not written yet.
-    unwritten: Bytes,
-}
-
 /// What follows something that came.
 enum Flow {
     On,
@@ -81,20 +74,11 @@ enum Came {
     Dismissed,
 }
 
-/// One call of the process: its slot, and what is in it.
-struct Call {
-    slot: SlotHandle,
-    outbox: Arc<Outbox>,
-    work: Option<Work>,
-    /// Whether the slot takes no new request.
-    leaving: bool,
-}
-
 impl Session {
     /// Serves until the process has no call any more.
     pub(super) async fn run(&mut self) -> Over {
         loop {
-            let mut call = self.open();
+            let mut call = Call::open(&self.engine, self.offer.clone());
             if self.asked == 0 {
                 self.reporter.attached().await;
             }
@@ -108,20 +92,6 @@ impl Session {
             if let Flow::Over(over) = flow {
                 return over;
             }
-        }
-    }
-
-    fn open(&self) -> Call {
-        let outbox = Arc::new(Outbox::default());
-        let schemas = OfferSchemas::default();
-        let slot = self
-            .engine
-            .open(self.offer.clone(), outbox.clone(), schemas);
-        Call {
-            slot,
-            outbox,
-            work: None,
-            leaving: false,
         }
     }
 
@@ -227,14 +197,18 @@ impl Session {
             call.leave();
             call.decline(&self.engine).await;
             let shown = line::shown(&bytes);
-            return call.broken(format!("wrote \"{shown}\" although it was asked nothing"));
+            call.broken(format!("wrote \"{shown}\" although it was asked nothing"));
+            return Flow::On;
         };
         let delivery = work.delivery;
         match line::reply(delivery.run, &bytes) {
             Ok(reply) => self.replied(call, delivery, reply).await,
             // It may have died while it wrote.
             Err(_) if self.stdout.is_ended() => self.ended_after_output(call, delivery).await,
-            Err(what) => call.broken(what),
+            Err(what) => {
+                call.broken(what);
+                Flow::On
+            }
         }
     }
 
@@ -266,7 +240,8 @@ impl Session {
         if more {
             let what = "wrote more after its reply";
             warn!(worker = self.offer.info.name, "{what}");
-            return call.broken(what.to_owned());
+            call.broken(what.to_owned());
+            return Flow::On;
         }
         match look {
             Some(time) => self.watch(call, time).await,
@@ -342,7 +317,8 @@ impl Session {
     async fn ended_after_output(&mut self, call: &mut Call, delivery: Delivery) -> Flow {
         let Some(exit) = self.exit().await else {
             let what = "closed its standard output with a request in work";
-            return call.broken(what.to_owned());
+            call.broken(what.to_owned());
+            return Flow::On;
         };
         if *self.orders.borrow() >= Order::Terminate {
             call.slot.lost("the harness ended its process".to_owned());
@@ -382,49 +358,6 @@ impl Session {
             End::Closed | End::Idle | End::Leaving => Detached::Left,
         };
         Flow::Over(Over::Detached(why))
-    }
-}
-
-impl Call {
-    /// Has the slot given no new request. One that is on its way may still come.
-    fn leave(&mut self) {
-        if !std::mem::replace(&mut self.leaving, true) {
-            self.slot.frame(Frame::Leave);
-        }
-    }
-
-    /// Gives back a request that came when the slot was leaving already, if there is one.
-    async fn decline(&mut self, engine: &Engine) {
-        while self.slot.is_busy() {
-            match self.outbox.next().await {
-                Some(Ok(Outgoing::Request { delivery, .. })) => {
-                    self.outbox.let_go();
-                    self.reply(delivery, Reply::Declined);
-                }
-                Some(Ok(_)) => {}
-                Some(Err(_)) | None => {
-                    if let Some(undelivered) = self.outbox.abandon() {
-                        engine.undelivered(undelivered);
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    fn reply(&mut self, delivery: Delivery, reply: Reply) {
-        let seq = 1;
-        self.slot.frame(Frame::Reply {
-            delivery,
-            seq,
-            reply,
-        });
-    }
-
-    /// The process has broken its dialect: the engine ends the call.
-    fn broken(&mut self, what: String) -> Flow {
-        self.slot.frame(Frame::Broken(what));
-        Flow::On
     }
 }
 
