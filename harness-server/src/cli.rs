@@ -6,17 +6,24 @@
 mod agents;
 mod ask;
 mod bench;
+mod check;
 mod demo;
 mod drain;
 mod error;
+#[cfg(target_os = "linux")]
+pub(crate) mod guard;
 mod output;
+mod pools;
 mod program;
+mod reloads;
+mod restart;
 mod serve;
 mod usage;
 mod workers;
 
 use std::io;
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -37,6 +44,9 @@ Examples:
   harness agents                     what can be asked
   harness workers                    who answers, and with what they are busy
   harness drain box-4711             have a worker finish, leave and not come back
+  harness pools                      how the processes fare that the harness starts itself
+  harness restart summarize          replace those of one pool
+  harness check harness.toml         validate a configuration file
   harness bench echo --inflight 64   how fast it is
 
 Exit codes:
@@ -66,10 +76,18 @@ enum Command {
     Agents(agents::Agents),
     Workers(workers::Workers),
     Drain(drain::Drain),
+    Pools(pools::Pools),
+    Restart(restart::Restart),
+    Check(check::Check),
     Bench(bench::Bench),
     Demo(demo::Demo),
     #[command(hide = true)]
     DemoWorker(demo::worker::DemoWorker),
+}
+
+/// This binary as the guardian of workers; it holds even when the file is replaced.
+fn guardian() -> PathBuf {
+    PathBuf::from("/proc/self/exe")
 }
 
 /// How long a harness may take to be connected to, or to answer what it knows at once.
@@ -175,6 +193,9 @@ impl Command {
             Self::Agents(agents) => agents.run().await,
             Self::Workers(workers) => workers.run().await,
             Self::Drain(drain) => drain.run().await,
+            Self::Pools(pools) => pools.run().await,
+            Self::Restart(restart) => restart.run().await,
+            Self::Check(check) => check.run().await,
             Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
             Self::DemoWorker(worker) => worker.run().await,
@@ -188,6 +209,9 @@ impl Command {
             Self::Agents(agents) => agents.json,
             Self::Workers(workers) => workers.json,
             Self::Drain(drain) => drain.json,
+            Self::Pools(pools) => pools.json,
+            Self::Restart(restart) => restart.json,
+            Self::Check(check) => check.json,
             Self::Bench(bench) => bench.json,
             Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) => false,
         };

@@ -16,6 +16,7 @@ mod past;
 mod ends;
 mod events;
 mod placing;
+mod pools;
 mod slots;
 mod timers;
 mod view;
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant};
 use ahash::AHashMap;
 
 use crate::ids::{AgentKey, Lease, RunId, SlotId, WorkerId};
-use crate::retry::Policy;
+use crate::retry::Waits;
 use crate::{journal, run, slot};
 
 use agents::Agent;
@@ -42,6 +43,7 @@ use workers::{Drained, Worker};
 pub use actions::{Action, Note};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
+pub use pools::Pooled;
 pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 
@@ -86,12 +88,9 @@ pub struct Limits {
 }
 
 /// Where chance comes from.
-pub trait Chance: Send {
+pub trait Chance: Waits {
     /// A lease nobody can guess.
     fn lease(&mut self) -> Lease;
-
-    /// The wait before a retry, the first being number 1.
-    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration;
 }
 
 /// The state of a harness. Its maps are asked some twenty times an ask, hence their hash.
@@ -160,6 +159,10 @@ impl Core {
             Event::Opened { slot, offer } => self.opened(now, slot, offer, actions),
             Event::Frame { slot, frame } => self.frame(now, slot, frame, actions),
             Event::Lost { slot, why } => self.lost(now, slot, &why, actions),
+            Event::Died { slot, failure } => self.died(now, slot, failure, actions),
+            Event::Stopping { worker, rung } => self.stopping(now, worker, rung, actions),
+            Event::Stopped { worker, proof } => self.stopped(now, worker, proof, actions),
+            Event::Pooled { agent, pool } => self.pooled(now, &agent, pool, actions),
             Event::Released {
                 worker,
                 delivery,

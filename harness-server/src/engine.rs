@@ -20,10 +20,12 @@ use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::Limits;
-use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, WorkerView};
+use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, Pooled, WorkerView};
 use crate::envelope::Answer;
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
-use crate::retry::Policy;
+use crate::journal::Proof;
+use crate::pool::Rung;
+use crate::retry::{Policy, Waits};
 use crate::schema::Schemas;
 
 use asking::Caller;
@@ -49,7 +51,7 @@ struct Shared {
     state: Mutex<State>,
     timer_moved: Notify,
     idle: Notify,
-    /// Grows when a slot comes or goes.
+    /// Grows when a slot comes or goes, or a pool stands elsewhere.
     attached: watch::Sender<u64>,
 }
 
@@ -194,7 +196,22 @@ impl Engine {
         self.apply(Event::Drain { worker, reason });
     }
 
-    /// Changes when a slot has come or gone.
+    /// A process with cancelled work has come to a rung of the kill ladder.
+    pub fn stopping(&self, worker: WorkerId, rung: Rung) {
+        self.apply(Event::Stopping { worker, rung });
+    }
+
+    /// Nothing is left of a process: its cancelled work has stopped.
+    pub fn stopped(&self, worker: WorkerId, proof: Proof) {
+        self.apply(Event::Stopped { worker, proof });
+    }
+
+    /// A pool names an agent and stands so; none when it does so no more.
+    pub fn pooled(&self, agent: AgentKey, pool: Option<Pooled>) {
+        self.apply(Event::Pooled { agent, pool });
+    }
+
+    /// Changes when a slot has come or gone, or a pool stands elsewhere.
     #[must_use]
     pub fn attached(&self) -> watch::Receiver<u64> {
         self.0.attached.subscribe()
@@ -212,7 +229,8 @@ impl Engine {
         self.lock().core.view_agents(namespace)
     }
 
-    /// Whether an agent has a slot that is not leaving; none when it is not known.
+    /// Whether an agent has a slot that is not leaving, or a pool that is not crash-looping; none
+    /// when it is not known.
     #[must_use]
     pub fn serves(&self, agent: &AgentKey) -> Option<bool> {
         self.lock().core.serves(agent)
@@ -268,14 +286,17 @@ impl Engine {
 
     fn decide(&self, event: Event, prepare: impl FnOnce(&mut State)) -> Vec<Effect> {
         let mut actions = Vec::new();
-        let lost = matches!(event, Event::Lost { .. });
+        let comes_or_goes = matches!(
+            event,
+            Event::Lost { .. } | Event::Died { .. } | Event::Pooled { .. }
+        );
         let mut state = self.lock();
         prepare(&mut state);
         state.core.apply(Instant::now(), event, &mut actions);
         let attached = actions
             .iter()
             .any(|action| matches!(action, Action::Welcome { .. } | Action::End { .. }))
-            || lost;
+            || comes_or_goes;
         let effects = actions
             .into_iter()
             .filter_map(|action| state.address(action))
@@ -331,7 +352,9 @@ impl Chance for Dice {
     fn lease(&mut self) -> Lease {
         Lease(Uuid::new_v4().into_bytes())
     }
+}
 
+impl Waits for Dice {
     fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
         policy.wait(retry)
     }

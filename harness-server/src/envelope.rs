@@ -11,6 +11,9 @@ use bytes::Bytes;
 
 use crate::ids::{AgentKey, Attempt, Delivery, RunId};
 
+/// What the message of a worker's error may have, in bytes; the rest is cut.
+pub const MESSAGE_BYTES: usize = 3 * 1024;
+
 /// The beginning of a text, of at most so many bytes.
 #[must_use]
 pub fn beginning(text: &str, bytes_max: usize) -> &str {

@@ -13,6 +13,7 @@ use bytes::Bytes;
 
 use crate::envelope::{Failure, JSON, Payload};
 use crate::ids::{Attempt, SlotId, WorkerId};
+use crate::pool::Rung;
 
 /// Entries of the harness that are kept at most; the attempts of a run are bounded far below.
 const OWN_MAX: usize = 512;
@@ -59,8 +60,9 @@ pub enum Content {
     },
     /// The run has its outcome. A value's bytes are not kept.
     RunEnded(Ended),
-    /// The call was ended while the worker may still work.
-    AttemptStopping,
+    /// The call was ended while the worker may still work, or its process came to a rung of the
+    /// kill ladder.
+    AttemptStopping(Rung),
     /// The work has stopped.
     AttemptStopped {
         /// How that is known.
@@ -97,6 +99,10 @@ pub enum Ended {
 pub enum Proof {
     /// The worker said released.
     Released,
+    /// The process ended by itself.
+    Exited,
+    /// The harness killed the process.
+    Killed,
     /// No proof came in time.
     GaveUp,
 }

@@ -16,6 +16,10 @@ use tokio::runtime::{Builder, Runtime};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    #[cfg(target_os = "linux")]
+    if let Some(code) = cli::guard::run() {
+        return code;
+    }
     let cli = match Cli::read() {
         Ok(cli) => cli,
         Err(code) => return code,

@@ -1,6 +1,6 @@
 //! How often a failed attempt is followed by another, and how long that waits.
 //!
-//! The only module that names the `backoff` crate; what would replace it is named in `deny.toml`.
+//! Owns the policy of runs and of pools alike. The only module that names the `backoff` crate; what would replace it is named in `deny.toml`.
 //! Which failures count is `run`'s affair.
 
 use std::time::Duration;
@@ -61,6 +61,22 @@ impl Policy {
             wait = waits.next_backoff().unwrap_or(self.max_backoff);
         }
         wait.min(self.max_backoff)
+    }
+}
+
+/// Where the waits before retries come from, so that rules can be tested without chance.
+pub trait Waits: Send {
+    /// The wait before a retry, the first being number 1.
+    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration;
+}
+
+/// Waits by chance, as a running harness has them.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ByChance;
+
+impl Waits for ByChance {
+    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
+        policy.wait(retry)
     }
 }
 

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::info;
 
 use crate::api::{self, Router};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::listener::{Address, ListenError, Listener};
+use crate::supervisor::{self, Supervisor, SupervisorError};
 
 /// How long sessions and connections may take to end once they have been told to.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -40,21 +41,35 @@ pub struct Server {
     listeners: Vec<Listener>,
     router: Router,
     sessions: TaskTracker,
+    supervisor: Supervisor,
+}
+
+/// Why a harness cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// A pool cannot be run as it is to be.
+    #[error(transparent)]
+    Pools(#[from] SupervisorError),
 }
 
 impl Server {
-    /// Binds every address of the configuration.
+    /// Binds every address of the configuration, and tries everything about its pools but their
+    /// commands.
     ///
     /// # Errors
-    /// Which address cannot be listened on, and what to do.
-    pub async fn bind(config: Config) -> Result<Self, ListenError> {
-        config.limits.check()?;
+    /// Which address cannot be listened on, or which setting of a pool cannot be given here, and
+    /// what to do.
+    pub async fn bind(config: Config) -> Result<Self, ServerError> {
+        config.limits.check().map_err(ListenError::from)?;
         if config.listen.is_empty() {
-            return Err(ListenError::Nowhere);
+            return Err(ListenError::Nowhere.into());
         }
         let mut listeners = Vec::new();
         for address in &config.listen {
-            let address: Address = address.parse()?;
+            let address: Address = address.parse().map_err(ListenError::Address)?;
             listeners.push(Listener::bind(&address, config.insecure).await?);
         }
         let names = listeners
@@ -62,14 +77,22 @@ impl Server {
             .map(|listener| listener.name().to_owned())
             .collect();
         let engine = Engine::new(config.limits);
+        let supervisor = Supervisor::new(engine.clone(), config.pools, config.guard).await?;
         let sessions = TaskTracker::new();
-        let router = api::router(&engine, sessions.clone(), names);
+        let router = api::router(&engine, sessions.clone(), names, supervisor.handle());
         Ok(Self {
             engine,
             listeners,
             router,
             sessions,
+            supervisor,
         })
+    }
+
+    /// Speaks to its pools.
+    #[must_use]
+    pub fn pools(&self) -> supervisor::Handle {
+        self.supervisor.handle()
     }
 
     /// The addresses it listens on, with the ports the system gave.
@@ -95,6 +118,9 @@ impl Server {
             let (engine, ended) = (self.engine.clone(), ended.clone());
             async move { engine.run(ended).await }
         });
+        // It begins to leave with the engine, which ends what its processes have in hand.
+        let pools = self.supervisor.run(accepted_until.clone());
+        let pools = AbortOnDropHandle::new(tokio::spawn(pools));
         let (accepting, connections) = (TaskTracker::new(), TaskTracker::new());
         for listener in self.listeners {
             accepting.spawn(listener.serve(
@@ -110,6 +136,7 @@ impl Server {
         info!("leaving");
         accepting.wait().await;
         self.engine.leave().await;
+        pools.await.expect("the supervisor must not panic");
         ended.cancel();
         for tracker in [&connections, &self.sessions] {
             tracker.close();

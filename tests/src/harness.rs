@@ -1,6 +1,7 @@
 //! A harness under test: `harness serve` in a process of its own.
 
 use std::ffi::OsStr;
+use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -13,7 +14,6 @@ use crate::wait::{BOUND, eventually};
 pub struct Harness {
     process: Process,
     address: String,
-    #[expect(dead_code, reason = "holds the configuration file and the socket")]
     folder: TempDir,
 }
 
@@ -23,6 +23,7 @@ pub struct HarnessBuilder {
     unix: bool,
     config: Option<String>,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
 }
 
 impl Harness {
@@ -42,6 +43,7 @@ impl Harness {
             unix: false,
             config: None,
             arguments: Vec::new(),
+            environment: Vec::new(),
         }
     }
 
@@ -89,6 +91,68 @@ impl Harness {
         let told = self.cli(["workers", agent, "--json"]);
         assert_eq!(told.code, Some(0), "{told}");
         told.json()
+    }
+
+    /// Its folder, where its configuration file is, and with it its socket.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A pool as `harness pools --json` tells it.
+    ///
+    /// # Panics
+    /// When there is none of that name.
+    #[track_caller]
+    pub fn pool(&self, agent: &str) -> serde_json::Value {
+        let told = self.cli(["pools", "--json"]);
+        assert_eq!(told.code, Some(0), "{told}");
+        let pools = told.json();
+        let mut pools = pools.as_array().expect("a list of pools").iter();
+        let found = pools.find(|pool| pool["agent"] == agent);
+        found
+            .unwrap_or_else(|| panic!("no pool {agent} in {told}"))
+            .clone()
+    }
+
+    /// Waits until a pool is as it should be; gives it.
+    ///
+    /// # Panics
+    /// When it is not within [`BOUND`].
+    #[track_caller]
+    pub fn wait_for_pool(
+        &self,
+        agent: &str,
+        what: &str,
+        is: impl Fn(&serde_json::Value) -> bool,
+    ) -> serde_json::Value {
+        let what = format!("pool {agent}: {what}");
+        eventually(&what, BOUND, || {
+            let pool = self.pool(agent);
+            is(&pool).then_some(pool)
+        })
+    }
+
+    /// Waits until every process of a pool is ready, and none is beside them; gives the pool.
+    ///
+    /// # Panics
+    /// When it is not so within [`BOUND`].
+    #[track_caller]
+    pub fn wait_for_full(&self, agent: &str) -> serde_json::Value {
+        self.wait_for_pool(agent, "all ready", |pool| {
+            let processes = pool["processes"].as_array().map(Vec::len);
+            pool["state"] == "RUNNING" && processes == pool["size"].as_u64().map(|n| n as usize)
+        })
+    }
+
+    /// Gives it another configuration file and has it read that.
+    ///
+    /// # Panics
+    /// When the file cannot be written.
+    #[track_caller]
+    pub fn reload(&self, config: &str) {
+        let path = self.folder.path().join("harness.toml");
+        std::fs::write(path, config).expect("the configuration must be written");
+        self.process.signal(Signal::SIGHUP);
     }
 
     /// Waits until an agent has so many slots that are READY.
@@ -189,6 +253,13 @@ impl HarnessBuilder {
         self
     }
 
+    /// One more variable of its environment.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
     /// Starts it and waits until it listens.
     ///
     /// # Panics
@@ -212,7 +283,7 @@ impl HarnessBuilder {
             std::fs::write(&path, text).expect("the configuration must be written");
             command.arg("--config").arg(path);
         }
-        command.args(self.arguments);
+        command.args(self.arguments).envs(self.environment);
         let mut process = Process::start("harness serve", command);
         let line = process.wait_for_line("listening on ");
         let address = line.rsplit(' ').next().unwrap_or_default().to_owned();

@@ -11,6 +11,7 @@
 //!   that comes later.
 //! - [`scripted`]: a harness that ends calls as the test says.
 //! - [`http2`]: frames by hand.
+//! - [`guarded`]: worker processes as pools start them, and finding what is left of them.
 //! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
 //!
 //! ```no_run
@@ -24,6 +25,7 @@
 //! ```
 
 mod asker;
+pub mod guarded;
 mod harness;
 pub mod http2;
 mod port;

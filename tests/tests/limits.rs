@@ -1,9 +1,7 @@
 //! What a caller may not send, and what is not served: each answer is typed and says what to do.
 
 use harness_proto::v1::{self, AttemptRef, ErrorCode, Hello, RetryPolicy, RunOptions};
-use harness_tests::raw::{
-    Embedded, RawSlot, SOON, admin, ask, hello, refused, runs, typed, within,
-};
+use harness_tests::raw::{Embedded, RawSlot, SOON, ask, hello, refused, runs, typed, within};
 use tonic::Code;
 
 fn with(options: RunOptions) -> v1::AskRequest {
@@ -18,7 +16,6 @@ async fn rpcs_that_are_not_served_are_named() {
     let harness = Embedded::start().await;
     let channel = harness.connect().await;
     let mut runs = runs(&channel);
-    let mut admin = admin(&channel);
     let statuses = [
         (
             "StartRun",
@@ -27,20 +24,6 @@ async fn rpcs_that_are_not_served_are_named() {
         (
             "ListRuns",
             runs.list_runs(v1::ListRunsRequest::default()).await.err(),
-        ),
-        (
-            "ListPools",
-            admin
-                .list_pools(v1::ListPoolsRequest::default())
-                .await
-                .err(),
-        ),
-        (
-            "RestartPool",
-            admin
-                .restart_pool(v1::RestartPoolRequest::default())
-                .await
-                .err(),
         ),
     ];
     for (rpc, status) in statuses {

@@ -11,6 +11,7 @@ mod many;
 mod operator;
 mod plain;
 mod retry_policy;
+pub mod pools;
 pub mod runs;
 mod watch;
 

@@ -10,22 +10,28 @@ use harness_proto::relay::admin_service_server::AdminService;
 use crate::dispatch::{AgentView, SlotStateView, SlotView, UnreleasedView, WorkerView};
 use crate::engine::Engine;
 use crate::envelope::Code;
-use crate::ids::WorkerId;
+use crate::ids::{AgentKey, WorkerId};
 use crate::session::PROTOCOL_VERSION;
+use crate::supervisor::{self, SupervisorError};
 
 use super::convert;
-use super::run_service::unserved;
+use super::pools::{pool_to_proto, rung_to_proto};
 use super::status::refused;
 
 /// The service.
 pub(super) struct Admin {
     engine: Engine,
     listeners: Vec<String>,
+    pools: supervisor::Handle,
 }
 
 impl Admin {
-    pub(super) fn new(engine: Engine, listeners: Vec<String>) -> Self {
-        Self { engine, listeners }
+    pub(super) fn new(engine: Engine, listeners: Vec<String>, pools: supervisor::Handle) -> Self {
+        Self {
+            engine,
+            listeners,
+            pools,
+        }
     }
 }
 
@@ -95,16 +101,32 @@ impl AdminService for Admin {
 
     async fn list_pools(
         &self,
-        _: Request<relay::ListPoolsRequest>,
+        request: Request<relay::ListPoolsRequest>,
     ) -> Result<Response<relay::ListPoolsResponse>, Status> {
-        Err(unserved("ListPools"))
+        let namespace = namespace(&request.get_ref().namespace);
+        let views = self.pools.list().await.into_iter();
+        let asked = views.filter(|view| &*view.agent.namespace == namespace);
+        Ok(Response::new(relay::ListPoolsResponse {
+            pools: asked.map(pool_to_proto).collect(),
+        }))
     }
 
     async fn restart_pool(
         &self,
-        _: Request<relay::RestartPoolRequest>,
+        request: Request<relay::RestartPoolRequest>,
     ) -> Result<Response<relay::RestartPoolResponse>, Status> {
-        Err(unserved("RestartPool"))
+        let asked = request.get_ref();
+        let agent = AgentKey::new(namespace(&asked.namespace), &asked.agent);
+        match self.pools.restart(agent).await {
+            Ok(view) => Ok(Response::new(relay::RestartPoolResponse {
+                pool: Some(pool_to_proto(view)),
+            })),
+            Err(error @ SupervisorError::Unknown(_)) => {
+                let message = format!("{error}: see `harness pools`");
+                Err(refused(Code::InvalidRequest, message))
+            }
+            Err(error) => Err(refused(Code::ShuttingDown, error.to_string())),
+        }
     }
 
     async fn get_server_info(
@@ -200,5 +222,7 @@ fn unreleased(view: &UnreleasedView) -> relay::UnreleasedWork {
         attempt: view.delivery.attempt.0,
         code: convert::code_to_proto(view.code).into(),
         ended_ago: Some(convert::duration_to_proto(view.ended_ago)),
+        rung: rung_to_proto(view.rung).into(),
+        rung_ago: Some(convert::duration_to_proto(view.rung_ago)),
     }
 }

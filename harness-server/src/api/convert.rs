@@ -6,7 +6,7 @@ use prost::Message;
 
 use harness_proto::relay;
 
-use crate::envelope::{Code, Failure, Payload, Trace, beginning};
+use crate::envelope::{Code, Failure, MESSAGE_BYTES, Payload, Trace, beginning};
 use crate::ids::{Attempt, Delivery};
 
 /// Longest media type of a payload, in bytes.
@@ -18,9 +18,8 @@ const CAUSES_TAKEN: usize = 16;
 /// What a worker's error may hold altogether, in bytes; the rest is cut and the error says so.
 const ERROR_BYTES: usize = 64 * 1024;
 
-/// What the type and the message of one level may have, in bytes.
+/// What the type of one level may have, in bytes.
 const TYPE_BYTES: usize = 256;
-const MESSAGE_BYTES: usize = 3 * 1024;
 
 pub(super) fn payload_from_proto(payload: relay::Payload) -> Payload {
     Payload {

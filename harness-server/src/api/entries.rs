@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::envelope::{Code, Failure};
 use crate::ids::RunId;
 use crate::journal::{Content, Ended, Entry, Proof};
+use crate::pool::Rung;
 
 use super::convert;
 
@@ -38,7 +39,7 @@ pub(super) fn is_output(content: &Content) -> bool {
         | Content::AttemptEnded(_)
         | Content::CancelRequested { .. }
         | Content::RunEnded(_)
-        | Content::AttemptStopping
+        | Content::AttemptStopping(_)
         | Content::AttemptStopped { .. } => false,
     }
 }
@@ -64,12 +65,19 @@ fn encoded(engine: &Engine, content: Content) -> Bytes {
         Content::RunEnded(ended) => Kind::RunEnded(v1::RunEnded {
             outcome: Some(outcome(&ended)),
         }),
-        Content::AttemptStopping => Kind::AttemptStopping(v1::AttemptStopping {
-            rung: v1::StopRung::CallEnded.into(),
+        Content::AttemptStopping(rung) => Kind::AttemptStopping(v1::AttemptStopping {
+            rung: match rung {
+                Rung::CallEnded => v1::StopRung::CallEnded,
+                Rung::Sigterm => v1::StopRung::Sigterm,
+                Rung::Sigkill => v1::StopRung::Sigkill,
+            }
+            .into(),
         }),
         Content::AttemptStopped { proof, took } => Kind::AttemptStopped(v1::AttemptStopped {
             how: match proof {
                 Proof::Released => v1::StopProof::Released,
+                Proof::Exited => v1::StopProof::Exited,
+                Proof::Killed => v1::StopProof::Killed,
                 Proof::GaveUp => v1::StopProof::GaveUp,
             }
             .into(),

@@ -1,5 +1,5 @@
 //! `grpc.health.v1`, an agent's name being the service's: SERVING while a slot is attached that is
-//! not leaving. Busy is serving. The empty name is the harness itself.
+//! not leaving, or its pool is not crash-looping. Busy is serving. The empty name is the harness itself.
 
 use futures_util::stream::unfold;
 use tonic::{Request, Response, Status};

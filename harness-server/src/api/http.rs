@@ -18,6 +18,8 @@ use tonic::Code as GrpcCode;
 use harness_proto::relay;
 
 use crate::envelope::{Code, Failure, Payload};
+use crate::pool::State as PoolState;
+use crate::supervisor;
 
 use super::admission::{Admission, Ask, Call};
 use super::{convert, events, status, streams};
@@ -31,7 +33,11 @@ GET /healthz and /readyz say how it is.\n";
 const RUN_ID: HeaderName = HeaderName::from_static("harness-run-id");
 
 /// The routes; `body_bytes` is the largest body taken.
-pub(super) fn routes(admission: Admission, body_bytes: usize) -> Router {
+pub(super) fn routes(admission: Admission, pools: supervisor::Handle, body_bytes: usize) -> Router {
+    let ready = {
+        let admission = admission.clone();
+        move || ready(admission.clone(), pools.clone())
+    };
     Router::new()
         .route("/", get(|| async { WHAT_THIS_IS }))
         .route("/healthz", get(|| async { "ok\n" }))
@@ -42,11 +48,19 @@ pub(super) fn routes(admission: Admission, body_bytes: usize) -> Router {
         .with_state(admission)
 }
 
-async fn ready(State(admission): State<Admission>) -> (StatusCode, &'static str) {
-    match admission.engine().is_leaving() {
-        false => (StatusCode::OK, "ready\n"),
-        true => (StatusCode::SERVICE_UNAVAILABLE, "leaving\n"),
+/// Whether the harness takes work. A pool that has given up is named, and changes nothing for the
+/// others.
+async fn ready(admission: Admission, pools: supervisor::Handle) -> (StatusCode, String) {
+    if admission.engine().is_leaving() {
+        return (StatusCode::SERVICE_UNAVAILABLE, "leaving\n".to_owned());
     }
+    let mut text = "ready\n".to_owned();
+    for view in pools.list().await {
+        if view.pool.state == PoolState::CrashLooping {
+            text.push_str(&format!("pool {} is crash-looping\n", view.agent));
+        }
+    }
+    (StatusCode::OK, text)
 }
 
 /// What may stand behind the question mark.

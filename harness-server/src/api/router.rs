@@ -27,6 +27,7 @@ use harness_proto::relay::worker_service_server::WorkerServiceServer;
 
 use crate::engine::Engine;
 use crate::envelope::Code;
+use crate::supervisor;
 
 use super::admin_service::Admin;
 use super::admission::Admission;
@@ -72,10 +73,15 @@ pub struct Router {
     peer: Arc<str>,
 }
 
-/// Every service over `engine`. Sessions are tracked by `sessions`; `listeners` are told to
-/// operators.
+/// Every service over `engine`. Sessions are tracked by `sessions`; `listeners` and `pools` are
+/// told to operators.
 #[must_use]
-pub fn router(engine: &Engine, sessions: TaskTracker, listeners: Vec<String>) -> Router {
+pub fn router(
+    engine: &Engine,
+    sessions: TaskTracker,
+    listeners: Vec<String>,
+    pools: supervisor::Handle,
+) -> Router {
     let limit = frames::decode_limit(engine.limits());
     let admission = Admission::new(engine.clone());
     let mut routes = Routes::builder();
@@ -93,12 +99,13 @@ pub fn router(engine: &Engine, sessions: TaskTracker, listeners: Vec<String>) ->
         .add_service(AdminServiceServer::new(Admin::new(
             engine.clone(),
             listeners,
+            pools.clone(),
         )))
         .add_service(HealthServer::new(Health::new(engine.clone())))
         .add_service(reflection());
     Router {
         routes: routes.routes().prepare(),
-        http: http::routes(admission.clone(), limit),
+        http: http::routes(admission.clone(), pools, limit),
         admission,
         peer: "unknown".into(),
     }

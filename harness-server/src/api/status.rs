@@ -133,6 +133,11 @@ pub(super) fn of_end(end: &End) -> Option<Status> {
             let message = format!("a frame named {named}, but this call holds {holds}");
             (GrpcCode::FailedPrecondition, "WRONG_ATTEMPT", message)
         }
+        End::Broken(what) => (
+            GrpcCode::InvalidArgument,
+            "PROTOCOL_VIOLATION",
+            what.clone(),
+        ),
         End::Violation(violation) => (
             GrpcCode::InvalidArgument,
             "PROTOCOL_VIOLATION",

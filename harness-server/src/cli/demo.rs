@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clap::Args;
 use harness_server::config::DEFAULT_ADDRESS;
-use harness_server::{Config, ListenError, Server};
+use harness_server::{Config, ListenError, Server, ServerError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use worker_sdk::Harness;
@@ -122,7 +122,7 @@ async fn bind() -> Result<Server, CliError> {
     let mut config = Config::default();
     config.limits.shutdown_grace = GRACE;
     match Server::bind(config.clone()).await {
-        Err(ListenError::InUse(address)) => {
+        Err(ServerError::Listen(ListenError::InUse(address))) => {
             output::note(&format!("{address} is in use; taking a free port"));
             config.listen = vec!["127.0.0.1:0".to_owned()];
             Ok(Server::bind(config).await?)

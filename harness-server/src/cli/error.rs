@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::io;
 use std::path::PathBuf;
 
-use harness_server::{ConfigError, ListenError};
+use harness_server::{ConfigError, ListenError, ServerError};
 use worker_sdk::{Error as SdkError, ErrorKind};
 
 use super::program;
@@ -19,9 +19,9 @@ pub(super) enum CliError {
     /// The configuration file cannot be used.
     #[error("{}", file.display())]
     Config { file: PathBuf, source: ConfigError },
-    /// An address cannot be listened on.
+    /// A harness cannot start.
     #[error(transparent)]
-    Listen(#[from] ListenError),
+    Server(#[from] ServerError),
     /// The harness answered with an error.
     #[error(transparent)]
     Sdk(SdkError),
@@ -77,7 +77,7 @@ impl CliError {
             Self::Unreachable { source, .. } => source.as_ref()?.source(),
             Self::Usage(_)
             | Self::Config { .. }
-            | Self::Listen(_)
+            | Self::Server(_)
             | Self::Stopped { .. }
             | Self::Demo(_)
             | Self::Told(_)
@@ -89,8 +89,11 @@ impl CliError {
     pub(super) fn exit_code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Config { .. } => 2,
-            Self::Listen(ListenError::Address(_) | ListenError::NotLoopback(_)) => 2,
-            Self::Listen(_) | Self::Demo(_) | Self::Io { .. } => 1,
+            Self::Server(ServerError::Listen(
+                ListenError::Address(_) | ListenError::NotLoopback(_),
+            )) => 2,
+            Self::Server(ServerError::Pools(_)) => 2,
+            Self::Server(ServerError::Listen(_)) | Self::Demo(_) | Self::Io { .. } => 1,
             Self::Sdk(error) => exit_code_of(error),
             Self::Unreachable { .. } => 3,
             Self::Told(code) => *code,
@@ -103,7 +106,8 @@ impl CliError {
         match self {
             Self::Usage(_) => "USAGE",
             Self::Config { .. } => "CONFIG",
-            Self::Listen(_) => "LISTEN",
+            Self::Server(ServerError::Listen(_)) => "LISTEN",
+            Self::Server(ServerError::Pools(_)) => "POOL",
             Self::Sdk(error) => error.code_name(),
             Self::Unreachable { .. } => "UNREACHABLE",
             Self::Stopped { .. } => "STOPPED",
@@ -127,7 +131,7 @@ impl CliError {
             } => chain(source),
             Self::Usage(_)
             | Self::Config { .. }
-            | Self::Listen(_)
+            | Self::Server(_)
             | Self::Stopped { .. }
             | Self::Demo(_)
             | Self::Told(_)

@@ -7,13 +7,16 @@ use clap::Args;
 use harness_server::{Config, Server};
 
 use super::error::CliError;
+use super::guardian;
 use super::output;
+use super::reloads::Reloads;
 use crate::shutdown::Stops;
 
 /// Run a harness until Ctrl-C or SIGTERM
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A second signal ends it at once. Each address is told on standard error once it is listened on.
+A second signal ends it at once. SIGHUP reads the configuration file again and adds, resizes, changes
+and removes pools, while requests go on; the rest of the file is read at the start only. Each address is told on standard error once it is listened on.
 A flag wins over the configuration file; README.md tells what the file can say.
 
 Examples:
@@ -43,14 +46,20 @@ impl Serve {
     pub(super) async fn run(self) -> Result<(), CliError> {
         let stops =
             Stops::listen().map_err(|error| CliError::io("cannot listen to signals", error))?;
+        let file = self.config.clone();
         let server = Server::bind(self.config()?).await?;
+        let reloads = Reloads::listen(file, server.pools())
+            .map_err(|error| CliError::io("cannot listen to signals", error))?;
         for address in server.addresses() {
             output::note(&format!("listening on {address}"));
         }
-        stops
-            .run(async |stop| server.run(stop).await)
-            .await
-            .map_err(CliError::cut_off)
+        let serve = async |stop| {
+            tokio::select! {
+                () = server.run(stop) => {}
+                () = reloads.run() => {}
+            }
+        };
+        stops.run(serve).await.map_err(CliError::cut_off)
     }
 
     fn config(self) -> Result<Config, CliError> {
@@ -64,6 +73,7 @@ impl Serve {
             config.listen = self.listen;
         }
         config.insecure |= self.insecure;
+        config.guard = Some(guardian());
         if config.listen.is_empty() {
             return Err(CliError::Usage(
                 "the configuration listens on no address: give listen at least one".to_owned(),

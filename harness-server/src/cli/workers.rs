@@ -110,8 +110,12 @@ fn in_work(slot: &Slot) -> Option<String> {
 
 fn unreleased(work: &Unreleased) -> String {
     let (run, ago) = (printable(&work.run_id), rounded(work.ended_ago));
+    let rung = match work.rung.as_str() {
+        "CALL_ENDED" | "UNSPECIFIED" => String::new(),
+        rung => format!(", {} {} ago", printable(rung), rounded(work.rung_ago)),
+    };
     format!(
-        "run {run} ended {ago} ago ({}), not released",
+        "run {run} ended {ago} ago ({}){rung}, not released",
         printable(&work.code)
     )
 }

@@ -211,7 +211,7 @@ pub struct LimitError {
 }
 
 /// The longest duration a limit may have.
-const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+pub(super) const YEAR: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 impl Limits {
     /// Checks that every limit is in its range.

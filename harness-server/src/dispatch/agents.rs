@@ -8,6 +8,7 @@ use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, RunId, SchemaId, SlotId};
 
 use super::asks::{QueueKey, RunEntry};
+use super::pools::Pooled;
 use super::workers::Offer;
 use super::{Core, Timer};
 
@@ -41,12 +42,19 @@ pub(super) struct Agent {
     pub(super) newest: Option<Arc<Offer>>,
     /// When it is forgotten, while it has no slot.
     pub(super) kept_until: Option<Instant>,
+    /// The pool that names it.
+    pub(super) pool: Option<Pooled>,
 }
 
 impl Agent {
     /// Slots attached.
     pub(super) fn slots(&self) -> usize {
         self.classes.values().sum()
+    }
+
+    /// Whether asks of it are taken.
+    pub(super) fn is_known(&self) -> bool {
+        self.offered || self.pool.is_some()
     }
 
     /// Whether a run is in its queue, or backs off and comes back to it.
@@ -64,7 +72,7 @@ impl Core {
         let oldest = self
             .agents
             .iter()
-            .filter(|(_, entry)| !entry.is_waited_for())
+            .filter(|(_, entry)| !entry.is_waited_for() && entry.pool.is_none())
             .filter_map(|(key, entry)| entry.kept_until.map(|until| (until, key.clone())))
             .min();
         let Some((until, key)) = oldest else {
@@ -108,7 +116,7 @@ impl Core {
         let Some(agent) = self.agents.get_mut(key) else {
             return;
         };
-        if !agent.is_waited_for() {
+        if !agent.is_waited_for() && agent.pool.is_none() {
             self.agents.remove(key);
         } else {
             let until = now + self.limits.agent_kept;
@@ -122,7 +130,7 @@ impl Core {
         let unused = self
             .agents
             .get(key)
-            .is_some_and(|agent| !agent.offered && !agent.is_waited_for());
+            .is_some_and(|agent| !agent.is_known() && !agent.is_waited_for());
         if unused {
             self.agents.remove(key);
         }
@@ -133,7 +141,7 @@ impl Core {
         let known = || {
             self.agents
                 .iter()
-                .filter(|(known, agent)| agent.offered && known.namespace == key.namespace)
+                .filter(|(known, agent)| agent.is_known() && known.namespace == key.namespace)
         };
         let near = known()
             .map(|(known, _)| (strsim::jaro_winkler(&known.name, &key.name), &*known.name))
@@ -180,6 +188,14 @@ impl Core {
         let ready = self.agents.get(key).map_or(0, |agent| agent.ready.len());
         let unreleased = self.unreleased_of(key);
         let mut why = match (slots, ready) {
+            (0, _)
+                if self
+                    .agents
+                    .get(key)
+                    .is_some_and(|agent| agent.pool.is_some()) =>
+            {
+                "no process of its pool is ready".to_owned()
+            }
             (0, _) => format!("no worker of agent \"{key}\" is connected"),
             (1, 0) => "its only slot is busy".to_owned(),
             (_, 0) => format!("all {slots} slots busy"),

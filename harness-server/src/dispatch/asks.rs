@@ -114,8 +114,8 @@ impl Core {
         if let Err(refusal) = parent {
             return Some(*refusal);
         }
-        let offered = self.agents.get(key).is_some_and(|agent| agent.offered);
-        if !offered && !wait_for_agent {
+        let known = self.agents.get(key).is_some_and(|agent| agent.is_known());
+        if !known && !wait_for_agent {
             return Some(self.unknown_agent(now, key));
         }
         if !self.has_room_for_agent(key) {

@@ -3,8 +3,9 @@
 use std::time::Instant;
 
 use crate::envelope::{Code, Failure};
-use crate::ids::{Delivery, SlotId};
+use crate::ids::{AgentKey, Delivery, SlotId};
 use crate::journal::Content;
+use crate::pool::Rung;
 use crate::run::Cause;
 use crate::slot::{End, Refusal};
 
@@ -26,7 +27,45 @@ impl Core {
             actions.push(failed(&entry, Some(delivery), &failure));
             self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
         }
-        self.place_avoiding(now, &entry.offer.agent, actions);
+        self.slot_is_gone(now, &entry.offer.agent, actions);
+    }
+
+    /// The process behind a call has died by itself.
+    pub(super) fn died(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        failure: Failure,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.remove_slot(now, id) else {
+            return;
+        };
+        if let Some(delivery) = entry.slot.delivery() {
+            let worker = entry.offer.worker;
+            actions.push(failed(&entry, Some(delivery), &failure));
+            self.delivery_failed(now, delivery.run, worker, Cause::Died, failure, actions);
+        }
+        self.slot_is_gone(now, &entry.offer.agent, actions);
+    }
+
+    /// A worker of another dialect wrote what is none of it.
+    pub(super) fn broken(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        what: String,
+        actions: &mut Vec<Action>,
+    ) {
+        let held = self.slots.get(&id).and_then(|entry| entry.slot.delivery());
+        let end = End::Broken(what);
+        self.end(now, id, &end, held, actions);
+    }
+
+    /// What waits for a slot of an agent that has one less may have nothing to wait for.
+    fn slot_is_gone(&mut self, now: Instant, agent: &AgentKey, actions: &mut Vec<Action>) {
+        self.place_avoiding(now, agent, actions);
+        self.refuse_crash_looping(now, agent, actions);
     }
 
     /// The harness ends a call; what was in it fails as the end says.
@@ -71,9 +110,10 @@ impl Core {
             }
         }
         if let Some(delivery) = stopping {
-            self.note(now, delivery, Content::AttemptStopping, actions);
+            let stopping = Content::AttemptStopping(Rung::CallEnded);
+            self.note(now, delivery, stopping, actions);
         }
-        self.place_avoiding(now, &entry.offer.agent, actions);
+        self.slot_is_gone(now, &entry.offer.agent, actions);
     }
 
     /// A schema is not taken any more: every slot that has it ends, for good.
@@ -169,6 +209,7 @@ fn end_of_delivery(end: &End, entry: &SlotEntry) -> Option<(Cause, Failure)> {
             Cause::ProtocolViolation,
             broke(format!("broke the protocol: {violation}")),
         ),
+        End::Broken(what) => (Cause::ProtocolViolation, broke(what.clone())),
         End::FrameTooLarge { bytes, limit } => (
             Cause::FrameTooLarge,
             Failure::new(
@@ -188,7 +229,9 @@ fn still_runs(end: &End) -> Option<Code> {
         End::DeadlineExceeded(_) => Some(Code::DeadlineExceeded),
         End::Cancelled(_) => Some(Code::Cancelled),
         End::NotAccepted(_) => Some(Code::WorkerLost),
-        End::WrongAttempt { .. } | End::Violation(_) => Some(Code::ProtocolViolation),
+        End::WrongAttempt { .. } | End::Violation(_) | End::Broken(_) => {
+            Some(Code::ProtocolViolation)
+        }
         End::FrameTooLarge { .. } => Some(Code::PayloadTooLarge),
         End::Closed | End::Idle | End::HeartbeatsMissed | End::Leaving | End::Refused(_) => None,
     }

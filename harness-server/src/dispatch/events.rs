@@ -6,9 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::envelope::{Failure, Payload, Request};
-use crate::ids::{Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::ids::{AgentKey, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
+use crate::journal::Proof;
+use crate::pool::Rung;
 use crate::{run, slot};
 
+use super::pools::Pooled;
 use super::workers::Offer;
 
 /// What happens.
@@ -34,6 +37,34 @@ pub enum Event {
         slot: SlotId,
         /// What is known of it, for the error.
         why: String,
+    },
+    /// The process behind a call is known to have died by itself.
+    Died {
+        /// Which call.
+        slot: SlotId,
+        /// What to tell whoever waits for the request in it.
+        failure: Failure,
+    },
+    /// A process with cancelled work has come to a rung of the kill ladder.
+    Stopping {
+        /// The process.
+        worker: WorkerId,
+        /// The rung.
+        rung: Rung,
+    },
+    /// Nothing is left of a process: its cancelled work has stopped.
+    Stopped {
+        /// The process.
+        worker: WorkerId,
+        /// How that came about.
+        proof: Proof,
+    },
+    /// A pool names an agent, or does so no more.
+    Pooled {
+        /// The agent.
+        agent: AgentKey,
+        /// Where the pool stands; none when there is none any more.
+        pool: Option<Pooled>,
     },
     /// A worker says that cancelled work has stopped.
     Released {
@@ -153,6 +184,8 @@ pub enum Frame {
     HelloAgain,
     /// No known case.
     Unknown,
+    /// Nothing that its dialect knows; what it was and what to do.
+    Broken(String),
     /// Over our limit; sizes in bytes.
     TooLarge {
         /// Its size.

@@ -186,7 +186,7 @@ impl Core {
             None => match self.history.get_mut(id) {
                 Some(past) => {
                     match content {
-                        Content::AttemptStopping => past.owed = true,
+                        Content::AttemptStopping(_) => past.owed = true,
                         Content::AttemptStopped { .. } => past.owed = false,
                         Content::Worker(_)
                         | Content::RunStarted

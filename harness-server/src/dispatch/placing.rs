@@ -106,6 +106,9 @@ impl Core {
         if self.place(now, id, actions) {
             return;
         }
+        if let Some(why) = self.crash_loop_of(id) {
+            return self.refuse(now, id, why, actions);
+        }
         let Some(entry) = self.runs.get_mut(&id) else {
             return;
         };

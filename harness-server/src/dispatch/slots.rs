@@ -158,6 +158,7 @@ impl Core {
             Frame::HalfClosed => (slot::Event::HalfClosed, None),
             Frame::HelloAgain => (slot::Event::HelloAgain, None),
             Frame::Unknown => (slot::Event::UnknownFrame, None),
+            Frame::Broken(what) => return self.broken(now, id, what, actions),
             Frame::TooLarge { bytes, limit } => (slot::Event::FrameTooLarge { bytes, limit }, None),
         };
         let Some(entry) = self.slots.get_mut(&id) else {

@@ -14,6 +14,7 @@ mod leaving;
 mod order;
 mod paced;
 mod placing;
+mod pools;
 mod queues;
 mod released;
 mod retries;
@@ -33,7 +34,7 @@ use uuid::Uuid;
 use super::{Action, Chance, Core, Event, Frame, Limits, Note, Offer, Reply};
 use crate::envelope::{Answer, Code, Failure, Payload};
 use crate::ids::{AgentKey, Attempt, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
-use crate::retry::Policy;
+use crate::retry::{Policy, Waits};
 use crate::run;
 use crate::slot::{End, EntryKind, Level};
 
@@ -58,7 +59,9 @@ impl Chance for NoChance {
         self.leases += 1;
         Lease(self.leases.to_be_bytes())
     }
+}
 
+impl Waits for NoChance {
     fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
         policy.initial_backoff * 2_u32.pow(retry - 1)
     }

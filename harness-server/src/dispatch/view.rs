@@ -7,9 +7,11 @@ use bytes::Bytes;
 
 use crate::envelope::Code;
 use crate::ids::{AgentKey, Delivery, SlotId};
+use crate::pool::Rung;
 use crate::slot;
 
 use super::Core;
+use super::pools::Pooled;
 use super::workers::Offer;
 
 /// One agent.
@@ -89,6 +91,10 @@ pub struct UnreleasedView {
     pub code: Code,
     /// How long ago.
     pub ended_ago: Duration,
+    /// How far the harness has gone to stop it.
+    pub rung: Rung,
+    /// How long ago it went so far.
+    pub rung_ago: Duration,
 }
 
 /// How much of everything Core holds. It counts nothing anew: these are the numbers Core works
@@ -138,10 +144,14 @@ impl Core {
         }
     }
 
-    /// Whether an agent has a slot that is not leaving; none when it is not known.
+    /// Whether an agent has a slot that is not leaving, or a pool that is not crash-looping; none
+    /// when it is not known.
     #[must_use]
     pub fn serves(&self, agent: &AgentKey) -> Option<bool> {
-        self.agents.get(agent).filter(|agent| agent.offered)?;
+        let known = self.agents.get(agent).filter(|agent| agent.is_known())?;
+        if matches!(known.pool, Some(Pooled::Open)) {
+            return Some(true);
+        }
         let mut slots = self
             .slots
             .values()
@@ -149,13 +159,13 @@ impl Core {
         Some(slots.any(|held| !held.slot.is_stopping()))
     }
 
-    /// The agents of a namespace that a worker has offered, by name.
+    /// The agents of a namespace that a worker has offered or a pool names, by name.
     #[must_use]
     pub fn view_agents(&self, namespace: &str) -> Vec<AgentView> {
         let mut views: Vec<AgentView> = self
             .agents
             .iter()
-            .filter(|(key, agent)| agent.offered && &*key.namespace == namespace)
+            .filter(|(key, agent)| agent.is_known() && &*key.namespace == namespace)
             .map(|(key, agent)| {
                 let newest = agent.newest.as_deref();
                 AgentView {
@@ -239,6 +249,8 @@ impl Core {
                         delivery: held.delivery,
                         code: held.code,
                         ended_ago: now.saturating_duration_since(held.since),
+                        rung: held.rung.0,
+                        rung_ago: now.saturating_duration_since(held.rung.1),
                     })
                     .collect(),
             })

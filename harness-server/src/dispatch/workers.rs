@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::envelope::Code;
 use crate::ids::{AgentKey, Delivery, Lease, SchemaId, SlotId, WorkerId};
 use crate::journal::{Content, Proof};
+use crate::pool::Rung;
 use crate::slot::{self, Level};
 
 use super::{Action, Core, Note, Timer};
@@ -102,6 +103,8 @@ pub(super) struct Unreleased {
     pub(super) lease: Lease,
     pub(super) code: Code,
     pub(super) since: Instant,
+    /// How far the harness has gone to stop it, and since when.
+    pub(super) rung: (Rung, Instant),
 }
 
 impl Core {
@@ -147,6 +150,7 @@ impl Core {
                 lease,
                 code,
                 since: now,
+                rung: (Rung::CallEnded, now),
             });
             self.unreleased += 1;
             self.timers.set(
@@ -187,6 +191,54 @@ impl Core {
             worker,
             delivery,
             took,
+        }
+    }
+
+    /// A process with cancelled work has come to a rung of the kill ladder.
+    pub(super) fn stopping(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        rung: Rung,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.workers.get_mut(&worker) else {
+            return;
+        };
+        let mut held = Vec::new();
+        for work in &mut entry.unreleased {
+            work.rung = (rung, now);
+            held.push(work.delivery);
+        }
+        for delivery in held {
+            self.note(now, delivery, Content::AttemptStopping(rung), actions);
+        }
+    }
+
+    /// Nothing is left of a process: all its cancelled work has stopped.
+    pub(super) fn stopped(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        proof: Proof,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(entry) = self.workers.get(&worker) else {
+            return;
+        };
+        let held: Vec<(Delivery, Instant)> = entry
+            .unreleased
+            .iter()
+            .map(|work| (work.delivery, work.since))
+            .collect();
+        for (delivery, since) in held {
+            let timer = Timer::Release(worker, delivery);
+            self.timers
+                .clear(since + self.limits.release_timeout, timer);
+            self.forget_unreleased(worker, delivery);
+            let took = now.saturating_duration_since(since);
+            let stopped = Content::AttemptStopped { proof, took };
+            self.note(now, delivery, stopped, actions);
         }
     }
 

@@ -214,6 +214,11 @@ impl Outbox {
         self.lock().let_go();
     }
 
+    /// Waits for the next frame, or the end, once; none after it. One task may wait.
+    pub async fn next(&self) -> Option<Result<Outgoing, End>> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
     /// The next frame, or the end, once.
     pub fn poll_next(&self, cx: &Context<'_>) -> Poll<Option<Result<Outgoing, End>>> {
         let mut waiting = self.lock();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::dispatch::{Event, Frame};
-use crate::envelope::Payload;
+use crate::envelope::{Failure, Payload};
 use crate::ids::SlotId;
 use crate::schema::Schema;
 use crate::slot::End;
@@ -61,30 +61,32 @@ impl SlotHandle {
         });
     }
 
-    /// The call is gone without an end of ours.
-    pub fn lost(mut self, why: String) {
-        self.close(why);
+    /// The call is gone without an end of ours. What is said of it after this counts for nothing.
+    pub fn lost(&mut self, why: String) {
+        let slot = self.slot;
+        self.close(Event::Lost { slot, why });
     }
 
-    fn close(&mut self, why: String) {
+    /// The process behind the call has died by itself; `failure` is for what was in it.
+    pub fn died(&mut self, failure: Failure) {
+        let slot = self.slot;
+        self.close(Event::Died { slot, failure });
+    }
+
+    fn close(&mut self, event: Event) {
         if std::mem::replace(&mut self.closed, true) {
             return;
         }
-        self.engine.apply_with(
-            Event::Lost {
-                slot: self.slot,
-                why,
-            },
-            |state| {
-                state.outboxes.remove(&self.slot);
-            },
-        );
+        self.engine.apply_with(event, |state| {
+            state.outboxes.remove(&self.slot);
+        });
         self.outbox.end(End::Closed);
     }
 }
 
 impl Drop for SlotHandle {
     fn drop(&mut self) {
-        self.close("its call was dropped".to_owned());
+        let (slot, why) = (self.slot, "its call was dropped".to_owned());
+        self.close(Event::Lost { slot, why });
     }
 }

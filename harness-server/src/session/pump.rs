@@ -50,7 +50,7 @@ enum Flow {
     Lost(String),
 }
 
-pub(super) async fn pump<S>(slot: SlotHandle, mut inbound: S, mut heartbeats: Option<Interval>)
+pub(super) async fn pump<S>(mut slot: SlotHandle, mut inbound: S, mut heartbeats: Option<Interval>)
 where
     S: Stream<Item = Result<Incoming, String>> + Unpin,
 {

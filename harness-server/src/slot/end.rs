@@ -30,6 +30,8 @@ pub enum End {
     },
     /// A frame broke a rule.
     Violation(Violation),
+    /// A worker of another dialect than this protocol wrote what is none of it; what it was.
+    Broken(String),
     /// An inbound frame was over the limit.
     FrameTooLarge {
         /// Its size in bytes, or more.

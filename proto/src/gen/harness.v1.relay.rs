@@ -2381,6 +2381,13 @@ pub struct UnreleasedWork {
     /// How long ago.
     #[prost(message, optional, tag = "4")]
     pub ended_ago: ::core::option::Option<::prost_types::Duration>,
+    /// How far the harness has gone to stop it. Beyond STOP_RUNG_CALL_ENDED it goes only where it
+    /// supervises the process.
+    #[prost(enumeration = "StopRung", tag = "5")]
+    pub rung: i32,
+    /// How long ago it went so far.
+    #[prost(message, optional, tag = "6")]
+    pub rung_ago: ::core::option::Option<::prost_types::Duration>,
 }
 /// DrainWorkerRequest names a worker.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2417,7 +2424,7 @@ pub struct ListPoolsResponse {
     pub pools: ::prost::alloc::vec::Vec<PoolSummary>,
 }
 /// PoolSummary is one pool as this harness sees it.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PoolSummary {
     /// The agent it offers, which also names the pool.
     #[prost(string, tag = "1")]
@@ -2437,7 +2444,8 @@ pub struct PoolSummary {
     /// Starts that failed in a row.
     #[prost(uint32, tag = "6")]
     pub failed_starts: u32,
-    /// How the last process ended, such as "exit code 1" or "signal 9 (SIGKILL)"; empty when none has.
+    /// How the last process ended, such as "exit code 1" or "signal 9 (SIGKILL)", or why it could not
+    /// be started; empty when none has.
     #[prost(string, tag = "7")]
     pub last_exit: ::prost::alloc::string::String,
     /// The last lines it wrote to stderr, at most 1 KiB.
@@ -2446,6 +2454,54 @@ pub struct PoolSummary {
     /// The wait until the next start; absent when none is due.
     #[prost(message, optional, tag = "9")]
     pub next_start: ::core::option::Option<::prost_types::Duration>,
+    /// Its processes, the oldest first.
+    #[prost(message, repeated, tag = "10")]
+    pub processes: ::prost::alloc::vec::Vec<PoolProcess>,
+    /// The latest processes the harness had to end, the oldest first; at most 8.
+    #[prost(message, repeated, tag = "11")]
+    pub stopped: ::prost::alloc::vec::Vec<StoppedProcess>,
+}
+/// PoolProcess is one process of a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PoolProcess {
+    /// Its process id, 0 while it has none.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// Where it stands.
+    #[prost(enumeration = "PoolProcessState", tag = "2")]
+    pub state: i32,
+    /// How long it has stood there.
+    #[prost(message, optional, tag = "3")]
+    pub in_state_for: ::core::option::Option<::prost_types::Duration>,
+    /// How far the harness has gone to end it; unspecified unless it is STOPPING.
+    #[prost(enumeration = "StopRung", tag = "4")]
+    pub rung: i32,
+    /// Requests it has answered.
+    #[prost(uint64, tag = "5")]
+    pub answered: u64,
+}
+/// StoppedProcess is a process that the harness had to end. The durations run from the end of its
+/// call.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoppedProcess {
+    /// Its process id.
+    #[prost(uint32, tag = "1")]
+    pub pid: u32,
+    /// Why, for a person.
+    #[prost(string, tag = "2")]
+    pub reason: ::prost::alloc::string::String,
+    /// When SIGTERM went to its process group; absent if that was not needed.
+    #[prost(message, optional, tag = "3")]
+    pub sigterm_after: ::core::option::Option<::prost_types::Duration>,
+    /// When SIGKILL went to its process group; absent if that was not needed.
+    #[prost(message, optional, tag = "4")]
+    pub sigkill_after: ::core::option::Option<::prost_types::Duration>,
+    /// When nothing of it was left, its descendants included.
+    #[prost(message, optional, tag = "5")]
+    pub reaped_after: ::core::option::Option<::prost_types::Duration>,
+    /// When another process was ready in its seat; absent while there is none.
+    #[prost(message, optional, tag = "6")]
+    pub replaced_after: ::core::option::Option<::prost_types::Duration>,
 }
 /// RestartPoolRequest names a pool.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2458,7 +2514,7 @@ pub struct RestartPoolRequest {
     pub namespace: ::prost::alloc::string::String,
 }
 /// RestartPoolResponse is the pool after the call.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RestartPoolResponse {
     /// The pool.
     #[prost(message, optional, tag = "1")]
@@ -2596,6 +2652,55 @@ impl PoolState {
             "POOL_STATE_BACKING_OFF" => Some(Self::BackingOff),
             "POOL_STATE_CRASH_LOOPING" => Some(Self::CrashLooping),
             "POOL_STATE_STOPPING" => Some(Self::Stopping),
+            _ => None,
+        }
+    }
+}
+/// PoolProcessState is where a process of a pool stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum PoolProcessState {
+    /// An unknown value read from the wire counts as this and as not ready.
+    Unspecified = 0,
+    /// Not ready yet.
+    Starting = 1,
+    /// It has a call, with or without a request in it.
+    Ready = 2,
+    /// It should have a call and has none.
+    Detached = 3,
+    /// It gets no new request, finishes what it has in hand and goes.
+    Leaving = 4,
+    /// It is being ended, see `rung`.
+    Stopping = 5,
+    /// It has ended, and something it has started has not yet.
+    Exited = 6,
+}
+impl PoolProcessState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "POOL_PROCESS_STATE_UNSPECIFIED",
+            Self::Starting => "POOL_PROCESS_STATE_STARTING",
+            Self::Ready => "POOL_PROCESS_STATE_READY",
+            Self::Detached => "POOL_PROCESS_STATE_DETACHED",
+            Self::Leaving => "POOL_PROCESS_STATE_LEAVING",
+            Self::Stopping => "POOL_PROCESS_STATE_STOPPING",
+            Self::Exited => "POOL_PROCESS_STATE_EXITED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "POOL_PROCESS_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "POOL_PROCESS_STATE_STARTING" => Some(Self::Starting),
+            "POOL_PROCESS_STATE_READY" => Some(Self::Ready),
+            "POOL_PROCESS_STATE_DETACHED" => Some(Self::Detached),
+            "POOL_PROCESS_STATE_LEAVING" => Some(Self::Leaving),
+            "POOL_PROCESS_STATE_STOPPING" => Some(Self::Stopping),
+            "POOL_PROCESS_STATE_EXITED" => Some(Self::Exited),
             _ => None,
         }
     }

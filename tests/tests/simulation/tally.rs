@@ -116,6 +116,7 @@ fn name(end: &End) -> &'static str {
         End::WrongAttempt { .. } => "end wrong attempt",
         End::FrameTooLarge { .. } => "end frame too large",
         End::Refused(_) => "end refused",
+        End::Broken(_) => "end broken",
         End::Violation(Violation::SecondHello) => "end second hello",
         End::Violation(Violation::UnknownFrame) => "end unknown frame",
         End::Violation(Violation::BeforeWelcome) => "end before welcome",

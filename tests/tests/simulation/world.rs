@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use harness_server::dispatch::{Action, Chance, Core, Event};
 use harness_server::envelope::{Code, Failure};
 use harness_server::ids::{Delivery, Lease, SchemaId};
-use harness_server::retry::Policy;
+use harness_server::retry::{Policy, Waits};
 
 use crate::asks::Templates;
 use crate::calls::Call;
@@ -61,7 +61,9 @@ impl Chance for InARow {
         self.0 += 1;
         Lease(self.0.to_be_bytes())
     }
+}
 
+impl Waits for InARow {
     fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
         back_off(policy, retry)
     }

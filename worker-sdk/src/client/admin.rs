@@ -1,4 +1,4 @@
-//! What the harness tells of agents, workers and itself, as plain types.
+//! What the harness tells of agents, workers, pools and itself, as plain types.
 //!
 //! Owns types only. All serialize to JSON for printing; durations become seconds as a number, in
 //! fields that end in `_seconds`.
@@ -122,6 +122,11 @@ pub struct Unreleased {
     /// How long ago.
     #[serde(rename = "ended_ago_seconds", serialize_with = "plain::seconds")]
     pub ended_ago: Duration,
+    /// How far the harness has gone to stop it, such as `CALL_ENDED` or `SIGKILL`.
+    pub rung: String,
+    /// How long ago it went so far.
+    #[serde(rename = "rung_ago_seconds", serialize_with = "plain::seconds")]
+    pub rung_ago: Duration,
 }
 
 /// What a harness is and allows.

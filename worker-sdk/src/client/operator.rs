@@ -4,7 +4,7 @@
 
 use harness_proto::v1;
 
-use super::{Harness, WatchRun, admin, runs};
+use super::{Harness, WatchRun, admin, pools, runs};
 use crate::error::{Error, ErrorKind};
 use crate::wire;
 
@@ -56,6 +56,33 @@ impl Harness {
         };
         let answer = self.called(self.admin().drain_worker(request)).await?;
         Ok(answer.worker.map(wire::admin::worker))
+    }
+
+    /// The pools of a namespace; empty means `default`.
+    ///
+    /// # Errors
+    /// `Unreachable`, or what the harness answers.
+    pub async fn pools(&self, namespace: &str) -> Result<Vec<pools::Pool>, Error> {
+        let request = v1::ListPoolsRequest {
+            namespace: namespace.to_owned(),
+        };
+        let answer = self.called(self.admin().list_pools(request)).await?;
+        Ok(answer.pools.into_iter().map(wire::admin::pool).collect())
+    }
+
+    /// Has every process of a pool replaced, one after the other, and a crash loop forgotten. Gives
+    /// the pool as it is then. An empty namespace means `default`.
+    ///
+    /// # Errors
+    /// `InvalidRequest` when there is no such pool, `Unreachable`, or what else the harness answers.
+    pub async fn restart_pool(&self, namespace: &str, agent: &str) -> Result<pools::Pool, Error> {
+        let request = v1::RestartPoolRequest {
+            agent: agent.to_owned(),
+            namespace: namespace.to_owned(),
+        };
+        let answer = self.called(self.admin().restart_pool(request)).await?;
+        let pool = answer.pool.map(wire::admin::pool);
+        pool.ok_or_else(|| Error::new(ErrorKind::Transport, "the harness told no pool"))
     }
 
     /// What the server is and what it allows.

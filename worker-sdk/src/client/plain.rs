@@ -15,6 +15,16 @@ pub(super) fn seconds<S: Serializer>(span: &Duration, serializer: S) -> Result<S
     serializer.serialize_f64(span.as_secs_f64())
 }
 
+pub(super) fn maybe_seconds<S: Serializer>(
+    span: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match span {
+        Some(span) => seconds(span, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
 pub(super) fn time<S: Serializer>(
     time: &Option<SystemTime>,
     serializer: S,

@@ -7,8 +7,10 @@ use std::time::Duration;
 use harness_proto::v1;
 
 use super::duration_in;
+use super::runs::bare;
 use super::status::kind_in;
 use crate::client::admin::{Agent, Limits, ServerInfo, Slot, SlotState, Unreleased, Worker};
+use crate::client::pools::{Pool, PoolProcess, PoolState, StoppedProcess};
 
 fn span(duration: Option<prost_types::Duration>) -> Duration {
     duration.map_or(Duration::ZERO, duration_in)
@@ -74,6 +76,7 @@ fn slot(slot: v1::SlotSummary) -> Slot {
 }
 
 fn unreleased(work: v1::UnreleasedWork) -> Unreleased {
+    let rung = bare(work.rung().as_str_name(), "STOP_RUNG_");
     let code = kind_in(work.code())
         .map_or("UNSPECIFIED", |kind| kind.name())
         .to_owned();
@@ -81,7 +84,59 @@ fn unreleased(work: v1::UnreleasedWork) -> Unreleased {
         run_id: work.run_id,
         attempt: work.attempt,
         code,
+        rung,
         ended_ago: span(work.ended_ago),
+        rung_ago: span(work.rung_ago),
+    }
+}
+
+pub(crate) fn pool(pool: v1::PoolSummary) -> Pool {
+    let state = match pool.state() {
+        v1::PoolState::Unspecified => PoolState::Unknown,
+        v1::PoolState::Starting => PoolState::Starting,
+        v1::PoolState::Running => PoolState::Running,
+        v1::PoolState::BackingOff => PoolState::BackingOff,
+        v1::PoolState::CrashLooping => PoolState::CrashLooping,
+        v1::PoolState::Stopping => PoolState::Stopping,
+    };
+    Pool {
+        agent: pool.agent,
+        state,
+        size: pool.size,
+        ready: pool.ready,
+        crashes: pool.crashes,
+        failed_starts: pool.failed_starts,
+        last_exit: pool.last_exit,
+        last_stderr: pool.last_stderr,
+        next_start: pool.next_start.map(duration_in),
+        processes: pool.processes.into_iter().map(pool_process).collect(),
+        stopped: pool.stopped.into_iter().map(stopped_process).collect(),
+    }
+}
+
+fn pool_process(process: v1::PoolProcess) -> PoolProcess {
+    let rung = match process.rung() {
+        v1::StopRung::Unspecified => String::new(),
+        rung => bare(rung.as_str_name(), "STOP_RUNG_"),
+    };
+    let state = bare(process.state().as_str_name(), "POOL_PROCESS_STATE_");
+    PoolProcess {
+        pid: process.pid,
+        state,
+        in_state_for: span(process.in_state_for),
+        rung,
+        answered: process.answered,
+    }
+}
+
+fn stopped_process(process: v1::StoppedProcess) -> StoppedProcess {
+    StoppedProcess {
+        pid: process.pid,
+        reason: process.reason,
+        sigterm_after: process.sigterm_after.map(duration_in),
+        sigkill_after: process.sigkill_after.map(duration_in),
+        reaped_after: span(process.reaped_after),
+        replaced_after: process.replaced_after.map(duration_in),
     }
 }
 

@@ -122,6 +122,7 @@ fn content(kind: Kind) -> Content {
     }
 }
 
-fn bare(name: &str, prefix: &str) -> String {
+/// The name of an enum's value without that of the enum.
+pub(super) fn bare(name: &str, prefix: &str) -> String {
     name.strip_prefix(prefix).unwrap_or(name).to_owned()
 }

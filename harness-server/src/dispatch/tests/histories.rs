@@ -7,6 +7,7 @@ use super::{
 use crate::dispatch::RunState;
 use crate::envelope::Payload;
 use crate::journal::{Content, Ended, Proof};
+use crate::pool::Rung;
 
 /// A world with one slot, and one run that it has answered.
 fn answered() -> (World, SlotId, RunId) {
@@ -155,7 +156,10 @@ fn a_journal_says_when_cancelled_work_has_stopped() {
         watch(&mut world, run, true);
         world.cancel(run);
         let (entries, stopped) = journal(&world, run);
-        assert!(matches!(entries.last(), Some(Content::AttemptStopping)));
+        assert!(matches!(
+            entries.last(),
+            Some(Content::AttemptStopping(Rung::CallEnded))
+        ));
         assert!(!stopped, "it may go on");
         let worker = super::WorkerId(uuid::Uuid::from_u128(1));
         if says_so {

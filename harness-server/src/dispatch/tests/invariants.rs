@@ -125,7 +125,7 @@ fn check_agents(core: &Core) {
         let goes = agent.offered && classes.is_empty();
         assert_eq!(agent.kept_until.is_some(), goes, "how long {key} is kept");
         assert!(
-            agent.offered || agent.is_waited_for(),
+            agent.is_known() || agent.is_waited_for(),
             "nobody waits for {key}"
         );
     }

@@ -141,7 +141,7 @@ impl Model {
             End::Closed | End::HeartbeatsMissed => {
                 self.fail(run, Fault::counted(Code::WorkerLost), None);
             }
-            End::WrongAttempt { .. } | End::Violation(_) => {
+            End::WrongAttempt { .. } | End::Violation(_) | End::Broken(_) => {
                 self.fail(run, Fault::counted(Code::ProtocolViolation), None);
             }
             End::FrameTooLarge { .. } => {
@@ -181,6 +181,7 @@ impl Model {
             End::Closed
             | End::WrongAttempt { .. }
             | End::Violation(_)
+            | End::Broken(_)
             | End::FrameTooLarge { .. } => match self.expected_end.take() {
                 Some((expected, Expected::Exactly(exactly))) => expected == id && exactly == *end,
                 Some((_, Expected::Refused { .. })) | None => false,
@@ -362,6 +363,7 @@ fn still_runs(end: &End) -> bool {
         | End::NotAccepted(_)
         | End::WrongAttempt { .. }
         | End::Violation(_)
+        | End::Broken(_)
         | End::FrameTooLarge { .. } => true,
         End::Closed | End::Idle | End::HeartbeatsMissed | End::Leaving | End::Refused(_) => false,
     }

@@ -126,7 +126,7 @@ impl Model {
                     assert!(running, "an entry of an attempt that is over");
                 }
                 Content::CancelRequested { .. }
-                | Content::AttemptStopping
+                | Content::AttemptStopping(_)
                 | Content::AttemptStopped { .. } => {}
             }
         }

@@ -1,0 +1,51 @@
+//! `harness check`: whether a configuration file can be used here, without starting it.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use harness_server::listener::Address;
+use harness_server::{Config, ListenError, ServerError, supervisor};
+
+use super::error::CliError;
+use super::{guardian, output};
+
+/// Validate a configuration file without starting anything
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reads the file as `harness serve` would, and tries the folder and the isolation of each pool with a
+process that ends at once. Its commands are not run and its addresses are not listened on.
+
+Examples:
+  harness check harness.toml")]
+pub(super) struct Check {
+    /// The file (TOML)
+    file: PathBuf,
+
+    /// Print a JSON object
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+impl Check {
+    pub(super) async fn run(self) -> Result<(), CliError> {
+        let (file, shown) = (self.file.clone(), self.file.display().to_string());
+        let config =
+            Config::read(&self.file).map_err(|source| CliError::Config { file, source })?;
+        for address in &config.listen {
+            let address = address.parse::<Address>().map_err(ListenError::Address);
+            address.map_err(ServerError::Listen)?;
+        }
+        supervisor::check(&config.pools, Some(&guardian()))
+            .await
+            .map_err(ServerError::Pools)?;
+        let pools: Vec<&str> = config.pools.iter().map(|pool| &*pool.agent).collect();
+        if self.json {
+            return output::json(&serde_json::json!({ "file": shown, "pools": pools }));
+        }
+        let pools = match pools[..] {
+            [] => "no pools".to_owned(),
+            _ => format!("pools: {}", pools.join(", ")),
+        };
+        output::line(&format!("{shown} is valid; {pools}"))
+    }
+}

@@ -1,0 +1,296 @@
+//! One process of a pool, from its start to the reaping of its last descendant.
+//!
+//! Owns the process. It obeys its pool's orders and reports what happens; what follows is
+//! `pool`'s affair.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::net::unix::pipe;
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, warn};
+use uuid::Uuid;
+
+use crate::config::{self, Mode};
+use crate::dispatch::{Offer, WorkerInfo};
+use crate::engine::Engine;
+use crate::ids::{AgentKey, ProcessId, WorkerId};
+use crate::journal::Proof;
+use crate::pool::{Event, Exit, Rung};
+use crate::slot::Level;
+
+use super::jsonl::{Habits, Over, Session};
+use super::output::{Lines, Tag, Tail, log};
+use super::process::{Launch, Process, Signal, Streams};
+
+/// How long after its end a process's output is waited for. Its descendants, which may hold it
+/// open, are killed at once.
+const OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// What a pool wants of a process; a later one stands above the ones before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// Serve.
+    Serve,
+    /// Finish what is in hand and leave.
+    Dismiss,
+    /// SIGTERM.
+    Terminate,
+    /// SIGKILL.
+    Kill,
+}
+
+/// What a process tells its pool.
+pub(super) struct Report {
+    pub(super) event: Event,
+    /// Of one that has ended: how, and its last lines on standard error.
+    pub(super) last_words: Option<(String, Vec<String>)>,
+}
+
+/// Tells the pool of one process.
+#[derive(Clone)]
+pub(super) struct Reporter {
+    pub(super) process: ProcessId,
+    pub(super) reports: mpsc::Sender<Report>,
+}
+
+/// What a process is made with.
+pub(super) struct Child {
+    pub(super) agent: AgentKey,
+    pub(super) config: Arc<config::Pool>,
+    pub(super) launch: Launch,
+    pub(super) engine: Engine,
+    pub(super) habits: Habits,
+    pub(super) reporter: Reporter,
+    pub(super) orders: watch::Receiver<Order>,
+}
+
+/// A process that runs.
+struct Running {
+    process: Process,
+    worker: WorkerId,
+    engine: Engine,
+    orders: watch::Receiver<Order>,
+    obeyed: Order,
+}
+
+impl Reporter {
+    pub(super) async fn attached(&self) {
+        self.tell(Event::Attached(self.process)).await;
+    }
+
+    pub(super) async fn answered(&self) {
+        self.tell(Event::Answered(self.process)).await;
+    }
+
+    pub(super) async fn not_started(&self, why: String) {
+        let event = Event::NotStarted(self.process);
+        self.send(event, Some((why, Vec::new()))).await;
+    }
+
+    async fn tell(&self, event: Event) {
+        self.send(event, None).await;
+    }
+
+    async fn send(&self, event: Event, last_words: Option<(String, Vec<String>)>) {
+        // A pool that is gone needs no report.
+        drop(self.reports.send(Report { event, last_words }).await);
+    }
+}
+
+impl Child {
+    /// Starts the process and lives with it until nothing of it is left.
+    pub(super) async fn run(mut self) {
+        let process = self.reporter.process;
+        let started = tokio::select! {
+            started = Process::start(self.launch.clone()) => started.map_err(|error| chain(&error)),
+            _ = self.orders.wait_for(|order| *order >= Order::Terminate) => {
+                Err("it was not ready in time".to_owned())
+            }
+        };
+        let (running, streams) = match started {
+            Ok((process, streams)) => (process, streams),
+            Err(why) => {
+                warn!(pool = %self.agent, why, "a worker cannot be started");
+                return self.reporter.not_started(why).await;
+            }
+        };
+        let pid = running.pid();
+        debug!(pool = %self.agent, pid, "a worker has started");
+        self.reporter.tell(Event::Started { process, pid }).await;
+        let worker = WorkerId(Uuid::new_v4());
+        let running = Running {
+            process: running,
+            worker,
+            engine: self.engine.clone(),
+            orders: self.orders.clone(),
+            obeyed: Order::Serve,
+        };
+        let reporter = self.reporter.clone();
+        let mut running = self.serve(running, streams).await;
+        running.reaped().await;
+        reporter.tell(Event::Reaped(process)).await;
+    }
+
+    /// Speaks to the process until it has ended and all it wrote is read.
+    async fn serve(self, mut running: Running, streams: Streams) -> Running {
+        let pid = running.process.pid();
+        let tail = Tail::default();
+        let tag = Tag {
+            pool: self.agent.clone(),
+            pid,
+        };
+        let reporter = self.reporter.clone();
+        let (ending, exit) = watch::channel(None);
+        let (logged, mut all_logged) = watch::channel(false);
+        let mut session = self.session(&running, (streams.stdin, streams.stdout), &tail, exit);
+        let speak = async {
+            let over = session.run().await;
+            if let Over::Detached(why) = over {
+                let event = Event::Detached(reporter.process, why);
+                reporter.tell(event).await;
+            }
+            // What it still writes must not hold it up.
+            tokio::select! {
+                () = session.stdout.drain() => {}
+                _ = session.exit.wait_for(Option::is_some) => {}
+            }
+            session.asked > 0
+        };
+        let end = async {
+            let exit = running.exited().await;
+            let rest = all_logged.wait_for(|all| *all);
+            drop(tokio::time::timeout(OUTPUT_TIMEOUT, rest).await);
+            ending.send_replace(Some(exit));
+            exit
+        };
+        let log = async {
+            log(streams.stderr, "stderr", tag, tail.clone()).await;
+            logged.send_replace(true);
+            std::future::pending::<()>().await;
+        };
+        let (was_asked, exit) = tokio::select! {
+            lived = async { tokio::join!(speak, end) } => lived,
+            () = log => unreachable!("it logs until all else is done"),
+        };
+        debug!(pid, %exit, "a worker has ended");
+        let event = Event::Exited {
+            process: reporter.process,
+            exit,
+            was_asked,
+        };
+        let last_words = Some((exit.to_string(), tail.last()));
+        reporter.send(event, last_words).await;
+        running
+    }
+
+    fn session(
+        self,
+        running: &Running,
+        (stdin, stdout): (Option<pipe::Sender>, pipe::Receiver),
+        tail: &Tail,
+        exit: watch::Receiver<Option<Exit>>,
+    ) -> Session {
+        let limits = self.engine.limits();
+        let line_bytes = usize::try_from(limits.frame_bytes()).unwrap_or(usize::MAX);
+        let pid = running.process.pid();
+        let offer = Offer {
+            worker: running.worker,
+            info: WorkerInfo {
+                name: format!("{}-{pid}", self.agent.name),
+                pid,
+                ..WorkerInfo::default()
+            },
+            agent: self.agent,
+            version: String::new(),
+            description: String::new(),
+            request_schema_text: Bytes::new(),
+            reply_schema_text: Bytes::new(),
+            labels: BTreeMap::new(),
+            level: Level::Minimal,
+            max_receive_bytes: u64::MAX,
+            request_schema: None,
+            peer: "pool".into(),
+        };
+        Session {
+            offer,
+            per_request: self.config.mode == Mode::PerRequest,
+            cancel_grace: self.config.stop.cancel_grace,
+            habits: self.habits,
+            tail: tail.clone(),
+            reporter: self.reporter,
+            orders: self.orders,
+            exit,
+            stdin,
+            stdout: Lines::new(stdout, line_bytes),
+            asked: 0,
+            answered: 0,
+            engine: self.engine,
+        }
+    }
+}
+
+impl Running {
+    /// Waits until the main process has ended, and obeys meanwhile.
+    async fn exited(&mut self) -> Exit {
+        loop {
+            tokio::select! {
+                exit = self.process.exited() => return exit,
+                order = next(&mut self.orders, self.obeyed) => self.obey(order),
+            }
+        }
+    }
+
+    /// Waits until nothing of it is left, and obeys meanwhile.
+    async fn reaped(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.process.reaped() => break,
+                order = next(&mut self.orders, self.obeyed) => self.obey(order),
+            }
+        }
+        let proof = match self.obeyed {
+            Order::Serve | Order::Dismiss => Proof::Exited,
+            Order::Terminate | Order::Kill => Proof::Killed,
+        };
+        self.engine.stopped(self.worker, proof);
+    }
+
+    fn obey(&mut self, order: Order) {
+        self.obeyed = order;
+        match order {
+            Order::Serve | Order::Dismiss => {}
+            Order::Terminate => {
+                self.process.signal(Signal::Term);
+                self.engine.stopping(self.worker, Rung::Sigterm);
+            }
+            Order::Kill => {
+                self.process.signal(Signal::Kill);
+                self.engine.stopping(self.worker, Rung::Sigkill);
+            }
+        }
+    }
+}
+
+/// Waits for an order above the one obeyed last.
+async fn next(orders: &mut watch::Receiver<Order>, obeyed: Order) -> Order {
+    match orders.wait_for(|order| *order > obeyed).await {
+        Ok(order) => *order,
+        // Its pool is gone, and with it whoever could wait for this process.
+        Err(_) => Order::Kill.max(obeyed),
+    }
+}
+
+/// An error with its causes, in one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        next = cause.source();
+    }
+    text
+}

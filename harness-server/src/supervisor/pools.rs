@@ -1,0 +1,310 @@
+//! All pools of a harness: started together, listed, restarted, reloaded, left.
+//!
+//! Owns which pools there are. Each has a keeper, a task of its own, so that none waits for
+//! another.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info};
+
+use crate::config;
+use crate::engine::Engine;
+use crate::ids::AgentKey;
+use crate::pool::Dialect;
+
+use super::keeper::{Command, Keeper, PoolView};
+use super::launch::{LaunchError, launch};
+use super::process::StartError;
+
+/// Commands that may wait for a keeper, or for the supervisor.
+const COMMANDS_WAITING: usize = 16;
+
+/// The pools of a harness, ready to run.
+pub struct Supervisor {
+    engine: Engine,
+    guard: Option<PathBuf>,
+    pools: Vec<config::Pool>,
+    handle: Handle,
+    requests: mpsc::Receiver<Request>,
+}
+
+/// Speaks to a running supervisor; cheap to clone.
+#[derive(Clone)]
+pub struct Handle(mpsc::Sender<Request>);
+
+/// Why pools cannot be run as they are to be.
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisorError {
+    /// Who guards the processes was not said.
+    #[error("pools need a guardian: name the harness binary as guard in the configuration")]
+    NoGuard,
+    /// A setting is not what it should be.
+    #[error(transparent)]
+    Config(#[from] config::PoolError),
+    /// A setting that this version does not serve.
+    #[error("pool \"{pool}\": {setting} is not served by this version; {instead}")]
+    Unserved {
+        /// The pool.
+        pool: String,
+        /// What it says.
+        setting: &'static str,
+        /// What to say.
+        instead: &'static str,
+    },
+    /// What a process is to be started with is not there.
+    #[error("pool \"{pool}\"")]
+    Launch {
+        /// The pool.
+        pool: String,
+        /// What is missing.
+        source: LaunchError,
+    },
+    /// A process cannot be isolated as it is to be, or not be guarded.
+    #[error("pool \"{pool}\"")]
+    Start {
+        /// The pool.
+        pool: String,
+        /// Why.
+        source: StartError,
+    },
+    /// There is no such pool.
+    #[error("there is no pool \"{0}\"")]
+    Unknown(AgentKey),
+    /// It does not run, or not any more.
+    #[error("the harness is leaving")]
+    Left,
+}
+
+enum Request {
+    List(oneshot::Sender<Vec<PoolView>>),
+    Restart(AgentKey, oneshot::Sender<Option<PoolView>>),
+    Reload(Vec<config::Pool>, oneshot::Sender<()>),
+}
+
+impl Supervisor {
+    /// Takes the pools and tries everything about them but their commands.
+    ///
+    /// # Errors
+    /// The first setting that cannot be given here, and why.
+    pub async fn new(
+        engine: Engine,
+        pools: Vec<config::Pool>,
+        guard: Option<PathBuf>,
+    ) -> Result<Self, SupervisorError> {
+        check(&pools, guard.as_ref()).await?;
+        let (sender, requests) = mpsc::channel(COMMANDS_WAITING);
+        Ok(Self {
+            engine,
+            guard,
+            pools,
+            handle: Handle(sender),
+            requests,
+        })
+    }
+
+    /// Speaks to it.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Keeps the pools until `leaving`, then until nothing of them is left. What they have in hand
+    /// is the engine's to end.
+    pub async fn run(mut self, leaving: CancellationToken) {
+        let mut keepers = Keepers {
+            engine: self.engine,
+            guard: self.guard.unwrap_or_default(),
+            commands: BTreeMap::new(),
+            running: JoinSet::new(),
+        };
+        for pool in self.pools {
+            keepers.keep(pool);
+        }
+        loop {
+            tokio::select! {
+                () = leaving.cancelled() => break,
+                Some(request) = self.requests.recv() => keepers.request(request).await,
+                Some(left) = keepers.running.join_next() => keepers.left(left),
+            }
+        }
+        // Without anybody to command them, they leave. Who still asks is told so.
+        keepers.commands.clear();
+        loop {
+            tokio::select! {
+                Some(request) = self.requests.recv() => drop(request),
+                left = keepers.running.join_next() => match left {
+                    Some(left) => keepers.left(left),
+                    None => return,
+                }
+            }
+        }
+    }
+}
+
+/// Whether these pools can be run here, their commands apart.
+///
+/// # Errors
+/// The first setting that cannot be given here, and why.
+pub async fn check(pools: &[config::Pool], guard: Option<&PathBuf>) -> Result<(), SupervisorError> {
+    config::check_pools(pools).map_err(|(_, error)| error)?;
+    for pool in pools {
+        let name = || pool.agent.clone();
+        let guard = guard.ok_or(SupervisorError::NoGuard)?;
+        if pool.dialect == Dialect::Grpc {
+            return Err(SupervisorError::Unserved {
+                pool: name(),
+                setting: "dialect = \"grpc\"",
+                instead: "set dialect = \"jsonl\", or start its workers yourself",
+            });
+        }
+        let launch = launch(pool, guard).map_err(|source| SupervisorError::Launch {
+            pool: name(),
+            source,
+        })?;
+        launch
+            .check()
+            .await
+            .map_err(|source| SupervisorError::Start {
+                pool: name(),
+                source,
+            })?;
+    }
+    Ok(())
+}
+
+impl Handle {
+    /// How every pool is, by agent.
+    pub async fn list(&self) -> Vec<PoolView> {
+        let (answer, list) = oneshot::channel();
+        // One that has left has no pools.
+        drop(self.0.send(Request::List(answer)).await);
+        list.await.unwrap_or_default()
+    }
+
+    /// Has every process of a pool replaced, one after the other, and a crash loop forgotten. How
+    /// it is then.
+    ///
+    /// # Errors
+    /// There is no such pool, or the harness is leaving.
+    pub async fn restart(&self, agent: AgentKey) -> Result<PoolView, SupervisorError> {
+        let (answer, view) = oneshot::channel();
+        let request = Request::Restart(agent.clone(), answer);
+        self.0
+            .send(request)
+            .await
+            .map_err(|_| SupervisorError::Left)?;
+        let view = view.await.map_err(|_| SupervisorError::Left)?;
+        view.ok_or(SupervisorError::Unknown(agent))
+    }
+
+    /// Adds, resizes, changes and removes pools until they are these. Requests in work are
+    /// finished; a crash loop of those that stay is forgotten.
+    ///
+    /// # Errors
+    /// The first setting that cannot be given here; nothing is changed then.
+    pub async fn reload(
+        &self,
+        pools: Vec<config::Pool>,
+        guard: Option<&PathBuf>,
+    ) -> Result<(), SupervisorError> {
+        check(&pools, guard).await?;
+        let (answer, done) = oneshot::channel();
+        let request = Request::Reload(pools, answer);
+        self.0
+            .send(request)
+            .await
+            .map_err(|_| SupervisorError::Left)?;
+        done.await.map_err(|_| SupervisorError::Left)
+    }
+}
+
+/// The keepers that run.
+struct Keepers {
+    engine: Engine,
+    guard: PathBuf,
+    /// Those of pools that are not to go.
+    commands: BTreeMap<AgentKey, mpsc::Sender<Command>>,
+    running: JoinSet<AgentKey>,
+}
+
+impl Keepers {
+    fn keep(&mut self, pool: config::Pool) {
+        let agent = AgentKey::new("", &pool.agent);
+        let (commands, commanded) = mpsc::channel(COMMANDS_WAITING);
+        let keeper = Keeper::new(
+            agent.clone(),
+            Arc::new(pool),
+            self.guard.clone(),
+            self.engine.clone(),
+        );
+        self.commands.insert(agent, commands);
+        self.running.spawn(keeper.run(commanded));
+    }
+
+    async fn request(&mut self, request: Request) {
+        match request {
+            Request::List(answer) => {
+                let mut views = Vec::new();
+                for commands in self.commands.values() {
+                    views.extend(asked(commands, Command::View).await);
+                }
+                drop(answer.send(views));
+            }
+            Request::Restart(agent, answer) => {
+                let view = match self.commands.get(&agent) {
+                    Some(commands) => asked(commands, Command::Restart).await,
+                    None => None,
+                };
+                drop(answer.send(view));
+            }
+            Request::Reload(pools, answer) => {
+                self.reload(pools).await;
+                // Whoever asked may be gone.
+                let _ = answer.send(());
+            }
+        }
+    }
+
+    async fn reload(&mut self, pools: Vec<config::Pool>) {
+        let named = |agent: &AgentKey| pools.iter().any(|pool| *pool.agent == *agent.name);
+        // Whoever has nobody to command it leaves.
+        self.commands.retain(|agent, _| {
+            let stays = named(agent);
+            if !stays {
+                info!(pool = %agent, "removing the pool");
+            }
+            stays
+        });
+        for pool in pools {
+            match self.commands.get(&AgentKey::new("", &pool.agent)) {
+                Some(commands) => drop(commands.send(Command::Reload(Arc::new(pool))).await),
+                None => self.keep(pool),
+            }
+        }
+    }
+
+    /// A pool has left and nothing of it is left.
+    fn left(&mut self, left: Result<AgentKey, tokio::task::JoinError>) {
+        match left {
+            // One that was added again meanwhile names the agent on.
+            Ok(agent) if self.commands.contains_key(&agent) => {}
+            Ok(agent) => self.engine.pooled(agent, None),
+            Err(broken) => error!(%broken, "the keeping of a pool broke"),
+        }
+    }
+}
+
+/// What a keeper answers; none when it has just ended.
+async fn asked(
+    keeper: &mpsc::Sender<Command>,
+    command: fn(oneshot::Sender<PoolView>) -> Command,
+) -> Option<PoolView> {
+    let (answer, view) = oneshot::channel();
+    keeper.send(command(answer)).await.ok()?;
+    view.await.ok()
+}
