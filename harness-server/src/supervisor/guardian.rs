@@ -39,7 +39,7 @@ pub struct Process {
 }
 
 impl Guardian {
-    /// Runs the `harness` binary at `path` as a guardian.
+    /// Runs the `harness` binary at `path` as a guardian. Must be called in a tokio runtime.
     ///
     /// # Errors
     /// That it cannot be run.
@@ -105,10 +105,6 @@ impl Guardian {
             Err(error) => Err(error),
         };
         let path = self.path;
-        sent.map_err(|error| StartError::Broken {
-            reason: format!("it takes no orders: {error}"),
-            path: path.clone(),
-        })?;
         let (reports, orders) = self.socket.into_split();
         let mut process = Process {
             pid: 0,
@@ -129,7 +125,10 @@ impl Guardian {
                 path,
             }),
             Some(Report::Reaped) | None => Err(StartError::Broken {
-                reason: "it ended at once; is it the harness binary?".to_owned(),
+                reason: match sent {
+                    Ok(()) => "it ended at once; is it the harness binary?".to_owned(),
+                    Err(error) => format!("it takes no orders: {error}; is it the harness binary?"),
+                },
                 path,
             }),
         }
