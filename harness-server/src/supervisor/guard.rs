@@ -63,16 +63,20 @@ fn guard() -> io::Result<()> {
     prctl::set_child_subreaper(true)?;
     // Whoever wants this process to end tells the harness; SIGCHLD is waited for.
     SigSet::all().thread_block()?;
-    let harness = socket()?;
+    let harness = Channel::new(socket()?);
     let (ours, theirs) = UnixStream::pair()?;
     let worker = Command::new("/proc/self/exe")
         .args(["guard", STAGE])
         .env_clear()
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
-        .spawn()?;
+        .spawn();
+    let worker = worker.inspect_err(|error| {
+        let reason = format!("it cannot run itself again: {error}");
+        report(&harness, &Report::Refused(Refusal::Broken(reason)));
+    })?;
     Guard {
-        harness: Channel::new(harness),
+        harness,
         stage: Some(Channel::new(ours)),
         ready: false,
         tree: Tree::new(worker.id())?,

@@ -3,6 +3,7 @@
 //! Owns the socket between them, whose closing is what ends the guardian and all below it. It
 //! must therefore be in no other process: it closes on exec, as all that Rust opens does.
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -15,7 +16,7 @@ use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 
 use super::process::{Exit, Launch, STREAMS, Signal, StartError, Streams, pipes};
-use super::wire::{self, Order, Refusal, Report};
+use super::wire::{self, Order, Refusal, Report, Word};
 
 /// A guardian that waits for what it is to guard. Keeping one ready takes its start, the larger
 /// part of that of a short-lived worker, off the way of a request. It ends when dropped.
@@ -39,7 +40,7 @@ pub struct Process {
 }
 
 impl Guardian {
-    /// Runs the `harness` binary at `path` as a guardian.
+    /// Runs the `harness` binary at `path` as a guardian. Must be called in a tokio runtime.
     ///
     /// # Errors
     /// That it cannot be run.
@@ -92,10 +93,16 @@ impl Guardian {
         theirs: &[OwnedFd; STREAMS],
         trial: bool,
     ) -> Result<Process, StartError> {
+        let env = launch.env.iter().cloned();
         let order = Order::Launch(Box::new(wire::Launch {
-            command: launch.whole_command(),
-            cwd: launch.cwd.clone().map(Into::into),
-            env: launch.env.clone(),
+            command: launch.whole_command().into_iter().map(Word::from).collect(),
+            cwd: launch
+                .cwd
+                .clone()
+                .map(|cwd| Word::from(OsString::from(cwd))),
+            env: env
+                .map(|(name, value)| (name.into(), value.into()))
+                .collect(),
             isolation: launch.isolation.clone(),
             no_new_privs: launch.isolation.is_any(),
             trial,
@@ -105,10 +112,6 @@ impl Guardian {
             Err(error) => Err(error),
         };
         let path = self.path;
-        sent.map_err(|error| StartError::Broken {
-            reason: format!("it takes no orders: {error}"),
-            path: path.clone(),
-        })?;
         let (reports, orders) = self.socket.into_split();
         let mut process = Process {
             pid: 0,
@@ -129,7 +132,10 @@ impl Guardian {
                 path,
             }),
             Some(Report::Reaped) | None => Err(StartError::Broken {
-                reason: "it ended at once; is it the harness binary?".to_owned(),
+                reason: match sent {
+                    Ok(()) => "it ended at once; is it the harness binary?".to_owned(),
+                    Err(error) => format!("it takes no orders: {error}; is it the harness binary?"),
+                },
                 path,
             }),
         }

@@ -107,6 +107,27 @@ impl Process {
     /// Starts a process and waits until its command runs. Dropping this future kills what it has
     /// started.
     ///
+    /// ```no_run
+    /// use harness_server::supervisor::isolation::Isolation;
+    /// use harness_server::supervisor::process::{Launch, Process, Signal};
+    ///
+    /// # async fn start() -> Result<(), Box<dyn std::error::Error>> {
+    /// let launch = Launch {
+    ///     command: vec!["python3".into(), "worker.py".into()],
+    ///     cwd: Some("agents".into()),
+    ///     env: vec![("PATH".into(), "/usr/bin:/bin".into())],
+    ///     isolation: Isolation { open_files: Some(256), ..Isolation::default() },
+    ///     guard: "/usr/local/bin/harness".into(),
+    ///     stdin: true,
+    /// };
+    /// let (mut process, streams) = Process::start(launch).await?;
+    /// process.signal(Signal::Term);
+    /// println!("{} ended with {}", process.pid(), process.reaped().await);
+    /// # drop(streams);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// Why the command does not run: it or its folder is not there, the isolation cannot be given,
     /// the guardian does not work.

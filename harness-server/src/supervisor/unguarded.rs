@@ -1,7 +1,7 @@
 //! Worker processes where there are no guardians: everywhere but on Linux.
 //!
-//! Owns starting and killing a process group, no more. There is no isolation, and what leaves the
-//! group, or outlives a harness that was killed, lives on; the first start says so.
+//! Owns starting and killing a process group, no more. There is no isolation, and what a process
+//! leaves behind when it ends, or when the harness is killed, lives on; the first start says so.
 
 use std::io;
 use std::path::Path;

@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 
 use rustix::net::{
@@ -20,7 +21,7 @@ use super::isolation::{Isolation, IsolationError};
 use super::process::{Exit, STREAMS, Signal};
 
 /// Bytes read at once.
-const READ_BYTES: usize = 16 * 1024;
+const READ_BYTES: usize = 64 * 1024;
 
 /// What the harness says to a guardian.
 #[derive(Debug, Serialize, Deserialize)]
@@ -36,14 +37,21 @@ pub(super) enum Order {
 #[serde(deny_unknown_fields)]
 pub(super) struct Launch {
     /// The launcher and the command.
-    pub(super) command: Vec<OsString>,
-    pub(super) cwd: Option<OsString>,
-    pub(super) env: Vec<(OsString, OsString)>,
+    pub(super) command: Vec<Word>,
+    pub(super) cwd: Option<Word>,
+    pub(super) env: Vec<(Word, Word)>,
     /// What is left of it to be taken on.
     pub(super) isolation: Isolation,
     pub(super) no_new_privs: bool,
     /// Whether it ends in place of executing the command.
     pub(super) trial: bool,
+}
+
+/// What the system takes for text, which is nearly always text.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) enum Word {
+    Text(String),
+    Bytes(Vec<u8>),
 }
 
 /// What a guardian says to the harness.
@@ -79,6 +87,24 @@ pub(super) enum Refusal {
     Broken(String),
 }
 
+impl From<OsString> for Word {
+    fn from(word: OsString) -> Self {
+        match word.into_string() {
+            Ok(text) => Self::Text(text),
+            Err(word) => Self::Bytes(word.into_vec()),
+        }
+    }
+}
+
+impl From<Word> for OsString {
+    fn from(word: Word) -> Self {
+        match word {
+            Word::Text(text) => text.into(),
+            Word::Bytes(bytes) => Self::from_vec(bytes),
+        }
+    }
+}
+
 impl From<IsolationError> for Refusal {
     fn from(error: IsolationError) -> Self {
         Self::Isolation(error)
@@ -89,6 +115,8 @@ impl From<IsolationError> for Refusal {
 pub(super) struct Channel {
     stream: UnixStream,
     read: Vec<u8>,
+    /// How much of that has no end of a line.
+    searched: usize,
     /// File descriptors that came.
     pub(super) streams: Vec<OwnedFd>,
 }
@@ -124,6 +152,7 @@ impl Channel {
         Self {
             stream,
             read: Vec::new(),
+            searched: 0,
             streams: Vec::new(),
         }
     }
@@ -160,8 +189,13 @@ impl Channel {
 
     /// The next whole line that has been read.
     pub(super) fn line(&mut self) -> Option<Vec<u8>> {
-        let end = self.read.iter().position(|byte| *byte == b'\n')?;
-        let rest = self.read.split_off(end + 1);
+        let fresh = &self.read[self.searched..];
+        let Some(end) = fresh.iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.read.len();
+            return None;
+        };
+        let rest = self.read.split_off(self.searched + end + 1);
+        self.searched = 0;
         Some(std::mem::replace(&mut self.read, rest))
     }
 }

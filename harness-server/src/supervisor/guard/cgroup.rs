@@ -187,3 +187,102 @@ impl Cgroup {
         let _ = fs::remove_dir(&self.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{self, Command};
+
+    use super::*;
+
+    const MOUNTS: &str = "\
+        24 1 0:22 / /proc rw - proc proc rw\n\
+        33 24 0:27 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+        42 32 0:39 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n";
+    const BOTH: Limits = Limits {
+        memory: Some(1 << 20),
+        processes: Some(64),
+    };
+
+    /// What the kernel shows of a cgroup, in a folder.
+    fn folder(name: &str, there: &str, enabled: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("cgroup-{name}-{}", process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("cgroup.controllers"), there).expect("written");
+        fs::write(folder.join("cgroup.subtree_control"), enabled).expect("written");
+        folder
+    }
+
+    #[test]
+    fn the_own_cgroup_is_found_below_the_mount_of_version_2() {
+        let (mount, below) = place(MOUNTS, "4:memory:/a\n0::/system/harness\n").expect("there");
+        assert_eq!(mount, Path::new("/sys/fs/cgroup/unified"));
+        assert_eq!(below, Path::new("system/harness"));
+        assert_eq!(place(MOUNTS, "4:memory:/a\n"), None);
+        assert_eq!(place("", "0::/\n"), None);
+        // In a container: what is mounted is the container's own.
+        let mounts = "42 32 0:39 /docker/1 /sys/fs/cgroup ro - cgroup2 cgroup2 rw\n";
+        let (_, below) = place(mounts, "0::/docker/1\n").expect("there");
+        assert_eq!(below, Path::new(""));
+        assert_eq!(place(mounts, "0::/elsewhere\n"), None);
+    }
+
+    #[test]
+    fn a_controller_that_is_there_is_enabled_and_one_that_is_not_is_named() {
+        let whole = folder("whole", "cpu memory pids\n", "cpu pids\n");
+        enable(&whole, BOTH).expect("both");
+        let written = fs::read_to_string(whole.join("cgroup.subtree_control"));
+        assert_eq!(
+            written.expect("read"),
+            "+memory",
+            "pids are enabled already"
+        );
+        let part = folder("part", "cpu pids\n", "");
+        let reason = enable(&part, BOTH).expect_err("refused");
+        assert!(reason.ends_with("has no controller memory"), "{reason}");
+        for folder in [whole, part] {
+            fs::remove_dir_all(folder).expect("removed");
+        }
+    }
+
+    #[test]
+    fn the_limits_are_written_where_the_kernel_reads_them() {
+        let home = folder("limits", "memory pids\n", "memory pids\n");
+        let cgroup = Cgroup::create(&home, 7).expect("made");
+        fs::write(cgroup.0.join("memory.swap.max"), "max").expect("written");
+        cgroup.limit(BOTH).expect("limited");
+        cgroup.add(42).expect("added");
+        let read = |file| fs::read_to_string(home.join("harness-worker-7").join(file));
+        assert_eq!(read("memory.max").expect("read"), "1048576");
+        assert_eq!(read("memory.swap.max").expect("read"), "0");
+        assert_eq!(read("memory.oom.group").expect("read"), "1");
+        assert_eq!(read("pids.max").expect("read"), "64");
+        assert_eq!(read("cgroup.procs").expect("read"), "42");
+        fs::remove_dir_all(home).expect("removed");
+    }
+
+    /// Where this process may make cgroups; none in most containers.
+    #[test]
+    fn all_in_a_cgroup_is_killed_and_the_next_of_the_same_name_begins_empty() {
+        let Ok(home) = home(Limits::default()) else {
+            return;
+        };
+        let Ok(cgroup) = Cgroup::create(&home, process::id()) else {
+            return;
+        };
+        let mut first = Command::new("sleep").arg("1000").spawn().expect("started");
+        cgroup.add(first.id()).expect("added");
+        // Left behind by a guardian that was killed.
+        let again = Cgroup::create(&home, process::id());
+        assert_eq!(first.wait().expect("reaped").signal(), Some(9));
+        let cgroup = again
+            .or_else(|_| Cgroup::create(&home, process::id()))
+            .expect("made again");
+        let mut second = Command::new("sleep").arg("1000").spawn().expect("started");
+        cgroup.add(second.id()).expect("added");
+        cgroup.kill();
+        assert_eq!(second.wait().expect("reaped").signal(), Some(9));
+        cgroup.remove();
+        assert!(!cgroup.0.exists());
+    }
+}

@@ -3,6 +3,7 @@
 //!
 //! Owns the order of these steps. What each part of the isolation takes is in [`super::confine`].
 
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -51,15 +52,16 @@ fn run(
     streams: Vec<OwnedFd>,
     guardian: Pid,
 ) -> Result<(), Refusal> {
-    let [program, arguments @ ..] = launch.command.as_slice() else {
-        return Err(Refusal::Command(nix::libc::ENOENT));
-    };
     confine::take_on(&launch, &streams)?;
-    if let Some(cwd) = &launch.cwd {
+    if let Some(cwd) = launch.cwd.map(OsString::from) {
         std::env::set_current_dir(cwd).map_err(|error| Refusal::Cwd(number(&error)))?;
     }
+    let mut words = launch.command.into_iter().map(OsString::from);
+    let program = words.next().ok_or(Refusal::Command(nix::libc::ENOENT))?;
+    let env = launch.env.into_iter();
+    let env = env.map(|(name, value)| (OsString::from(name), OsString::from(value)));
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(launch.env);
+    command.args(words).env_clear().envs(env);
     let settled =
         settle(streams, guardian).and_then(|()| channel.send(&wire::line(&Progress::Ready)?, &[]));
     settled.map_err(|error| Refusal::Broken(error.to_string()))?;
