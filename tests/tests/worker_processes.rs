@@ -350,6 +350,20 @@ fn no_guardian_holds_the_socket_of_another() {
     assert_eq!(different.len(), 6, "each is in one guardian: {all:?}");
 }
 
+#[test]
+fn a_guardian_has_one_thread() {
+    let mut holder = command("holder");
+    holder.args(["hold", "1", "sleep", "1000"]);
+    let holder = Program::start("holder", holder);
+    eventually("a worker runs", BOUND, || {
+        holder.stdout().contains("started").then_some(())
+    });
+    let guardians = children(holder.pid());
+    assert_eq!(guardians.len(), 1);
+    let threads = std::fs::read_dir(format!("/proc/{}/task", guardians[0])).expect("listed");
+    assert_eq!(threads.count(), 1);
+}
+
 /// The children of all threads of a process.
 fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("listed");

@@ -31,6 +31,12 @@ use tree::Tree;
 /// The argument that makes this program the process that becomes the worker.
 const STAGE: &str = "exec";
 
+/// All the environment of a guardian and of what becomes a worker: the allocator of the program
+/// they are may otherwise have a thread of its own, and the kernel gives a user namespace to
+/// processes of one thread alone.
+pub(super) const ENVIRONMENT: [(&str, &str); 1] =
+    [("_RJEM_MALLOC_CONF", "background_thread:false")];
+
 /// What `harness guard` does with the arguments after it.
 pub fn main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.into_iter().collect();
@@ -68,6 +74,7 @@ fn guard() -> io::Result<()> {
     let worker = Command::new("/proc/self/exe")
         .args(["guard", STAGE])
         .env_clear()
+        .envs(ENVIRONMENT)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())
         .spawn();

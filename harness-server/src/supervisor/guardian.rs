@@ -15,6 +15,7 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, Command};
 
+use super::guard;
 use super::process::{Exit, Launch, STREAMS, Signal, StartError, Streams, pipes};
 use super::wire::{self, Order, Refusal, Report, Word};
 
@@ -56,6 +57,7 @@ impl Guardian {
             .arg("guard")
             // Its environment can be read by what it guards.
             .env_clear()
+            .envs(guard::ENVIRONMENT)
             // A Ctrl-C of the terminal is for the harness.
             .process_group(0)
             .stdin(Stdio::from(OwnedFd::from(theirs)))
