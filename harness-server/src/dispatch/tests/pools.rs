@@ -7,7 +7,7 @@ use super::{
     Action, Code, End, Event, Failure, Frame, MINUTE, RunId, SECOND, SlotId, TIMEOUT, WorkerId,
     World, ask, deliveries, ends, minimal,
 };
-use crate::dispatch::Pooled;
+use crate::dispatch::{Note, Pooled};
 use crate::ids::AgentKey;
 use crate::journal::{Content, Proof};
 use crate::pool::Rung;
@@ -128,7 +128,8 @@ fn a_run_whose_process_dies_is_lost_at_once_and_tried_again_by_its_policy() {
     world.assert_failed(once, Code::WorkerLost, &["exit code 3"]);
     let slot = world.attach(minimal("echo", 2));
     assert_eq!(world.run_in(slot), Some(twice));
-    dies(&mut world, slot);
+    let noted = dies(&mut world, slot);
+    assert!(matches!(noted[..], [Action::Note(Note::Failed { .. })]));
     world.pass(SECOND);
     let slot = world.attach(minimal("echo", 3));
     assert_eq!(world.run_in(slot), Some(twice));
