@@ -78,7 +78,7 @@ impl Hanging {
             let answer = client.ask(request).await;
             (
                 clock::nanos(),
-                answer.err().expect("a hanging agent gives no reply"),
+                answer.expect_err("a hanging agent gives no reply"),
             )
         });
         self.until(|side| side.lines("started").len() > begun).await;
