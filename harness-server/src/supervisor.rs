@@ -4,6 +4,7 @@
 //! guardian between it and the harness, `harness guard`, so that it cannot outlive either.
 //! Holds no slot state.
 
+mod chain;
 mod child;
 #[cfg(target_os = "linux")]
 pub mod guard;

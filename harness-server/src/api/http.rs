@@ -17,7 +17,7 @@ use tonic::Code as GrpcCode;
 
 use harness_proto::relay;
 
-use crate::envelope::{Code, Failure, Payload};
+use crate::envelope::{Code, Failure, JSON, Payload};
 use crate::pool::State as PoolState;
 use crate::supervisor;
 
@@ -190,7 +190,7 @@ fn is_on(flag: Option<&str>) -> bool {
 
 fn replied(value: Payload) -> Response {
     let media_type = match value.content_type.as_str() {
-        "" => HeaderValue::from_static("application/json"),
+        "" => HeaderValue::from_static(JSON),
         other => HeaderValue::from_str(other)
             .unwrap_or(HeaderValue::from_static("application/octet-stream")),
     };
@@ -201,7 +201,7 @@ fn failed(failure: &Failure) -> Response {
     let body = json!({ "error": events::error_to_json(failure) });
     let mut response = (
         http_status(failure.code),
-        [(header::CONTENT_TYPE, "application/json")],
+        [(header::CONTENT_TYPE, JSON)],
         body.to_string() + "\n",
     )
         .into_response();

@@ -21,6 +21,7 @@ use crate::journal::Proof;
 use crate::pool::{Event, Exit, Rung};
 use crate::slot::Level;
 
+use super::chain::chain;
 use super::jsonl::{Habits, Over, Session};
 use super::output::{Lines, Tag, Tail, log};
 use super::process::{Launch, Process, Signal, Streams};
@@ -281,16 +282,4 @@ async fn next(orders: &mut watch::Receiver<Order>, obeyed: Order) -> Order {
         // Its pool is gone, and with it whoever could wait for this process.
         Err(_) => Order::Kill.max(obeyed),
     }
-}
-
-/// An error with its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

@@ -8,6 +8,7 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetError, Scope,
 };
 
+use crate::supervisor::chain::chain;
 use crate::supervisor::isolation::{Files, IsolationError};
 
 const READ: &str = "sandbox.read";
@@ -79,19 +80,4 @@ fn allow(
     };
     let added = rules.add_rule(PathBeneath::new(fd, access));
     added.map_err(|error| refused(&chain(&error)))
-}
-
-/// An error with its causes; the crate's own says little.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        next = cause.source();
-    }
-    text
 }
