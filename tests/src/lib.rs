@@ -28,6 +28,7 @@ mod asker;
 pub mod guarded;
 mod harness;
 pub mod http2;
+mod loopback;
 mod port;
 mod process;
 mod programs;

@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::loopback;
 use crate::proxy_frames::Frames;
 use crate::proxy_way::{Carrying, Mode};
 
@@ -63,15 +64,7 @@ impl Proxy {
     /// When it cannot start.
     #[track_caller]
     pub fn to(upstream: &str) -> Self {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime must start");
-        let listener = runtime
-            .block_on(TcpListener::bind("127.0.0.1:0"))
-            .expect("port 0 can be bound");
-        let address = listener.local_addr().expect("it listens").to_string();
+        let (runtime, listener, address) = loopback::listen();
         let (orders, _) = broadcast::channel(ORDERS);
         let counts = Arc::new(Counts::default());
         runtime.spawn(accept(

@@ -11,8 +11,7 @@ use harness_proto::v1::{
     attach_response, hello,
 };
 use serde_json::Value;
-use tokio::net::TcpListener;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
@@ -20,6 +19,7 @@ use tonic::transport::Server;
 use tonic::{Code, Response, Status, Streaming};
 use tonic_types::{ErrorDetails, StatusExt};
 
+use crate::loopback;
 use crate::raw;
 use crate::wait::BOUND;
 
@@ -53,15 +53,7 @@ impl Scripted {
     /// When it cannot.
     #[track_caller]
     pub fn start() -> Self {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime must start");
-        let listener = runtime
-            .block_on(TcpListener::bind("127.0.0.1:0"))
-            .expect("port 0 can be bound");
-        let address = listener.local_addr().expect("it listens").to_string();
+        let (runtime, listener, address) = loopback::listen();
         let (called, calls) = mpsc::channel(CALLS);
         let server = Server::builder()
             .add_service(WorkerServiceServer::new(Attaching { called }))

@@ -8,48 +8,32 @@ use std::time::Duration;
 use harness_tests::{Asker, Asking, BOUND, Harness, Process, Worker, WorkerBuilder, eventually};
 use serde_json::{Value, json};
 
-/// Makes a test of each case with each worker, so that a failure names the worker.
+/// A test of a case with each of some workers, so that a failure names the worker.
+macro_rules! tests_of {
+    ($case:ident: $($name:ident = $kind:ident),*) => {
+        mod $case {
+            $(#[test]
+            fn $name() {
+                if crate::Kind::$kind.is_here() {
+                    super::$case(crate::Kind::$kind);
+                }
+            })*
+        }
+    };
+}
+
+/// Makes a test of each case with each worker.
 macro_rules! with_each_worker {
     ($($case:ident,)*) => {$(
-        mod $case {
-            #[test]
-            fn with_the_rust_worker() {
-                super::$case(crate::Kind::Rust);
-            }
-
-            #[test]
-            fn with_the_minimal_worker() {
-                if harness_tests::Worker::minimal_puppet().is_some() {
-                    super::$case(crate::Kind::Minimal);
-                }
-            }
-
-            #[test]
-            fn with_the_full_worker() {
-                if harness_tests::Worker::full_puppet().is_some() {
-                    super::$case(crate::Kind::Full);
-                }
-            }
-        }
+        tests_of!($case: with_the_rust_worker = Rust, with_the_minimal_worker = Minimal,
+            with_the_full_worker = Full);
     )*};
 }
 
 /// [`with_each_worker`] for what only a full level worker can do or notice.
 macro_rules! with_full_level_workers {
     ($($case:ident,)*) => {$(
-        mod $case {
-            #[test]
-            fn with_the_rust_worker() {
-                super::$case(crate::Kind::Rust);
-            }
-
-            #[test]
-            fn with_the_full_worker() {
-                if harness_tests::Worker::full_puppet().is_some() {
-                    super::$case(crate::Kind::Full);
-                }
-            }
-        }
+        tests_of!($case: with_the_rust_worker = Rust, with_the_full_worker = Full);
     )*};
 }
 
@@ -88,13 +72,21 @@ enum Kind {
 }
 
 impl Kind {
-    fn puppet(self) -> WorkerBuilder {
-        let there = "asked before the case began";
+    /// Its puppet; none where there is no Python.
+    fn find(self) -> Option<WorkerBuilder> {
         match self {
-            Self::Rust => Worker::puppet(),
-            Self::Minimal => Worker::minimal_puppet().expect(there),
-            Self::Full => Worker::full_puppet().expect(there),
+            Self::Rust => Some(Worker::puppet()),
+            Self::Minimal => Worker::minimal_puppet(),
+            Self::Full => Worker::full_puppet(),
         }
+    }
+
+    fn is_here(self) -> bool {
+        self.find().is_some()
+    }
+
+    fn puppet(self) -> WorkerBuilder {
+        self.find().expect("asked before the case began")
     }
 }
 

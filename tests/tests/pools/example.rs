@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use harness_tests::{BOUND, Harness, Process, source};
 use serde_json::json;
 
-use super::{ask, assert_says, journal, pids, wait_until_gone};
+use super::{ask, assert_nothing_counted, assert_says, journal, pids, wait_until_gone};
 
 /// Whether there is a Python to run it with; there must be with CI=true.
 fn has_python() -> bool {
@@ -69,10 +69,7 @@ fn the_articles_worker_answers_in_both_modes_one_process_a_request() {
             assert!(asked.stdout.contains(&expected), "{mode}: {asked}");
         }
         let view = harness.wait_for_full("article");
-        assert_eq!(
-            (&view["crashes"], &view["failed_starts"]),
-            (&json!(0), &json!(0))
-        );
+        assert_nothing_counted(&view);
         assert_eq!(view["last_exit"], "exit code 0", "{mode}: {view}");
     }
 }

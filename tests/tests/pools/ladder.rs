@@ -8,7 +8,8 @@ use harness_tests::{BOUND, Harness, eventually, program};
 use serde_json::{Value, json};
 
 use super::{
-    error, journal, pids, pool, pool_with, processes_with, reply, seconds, start, wait_until_gone,
+    assert_nothing_counted, error, journal, pids, pool, pool_with, processes_with, reply, seconds,
+    start, wait_until_gone,
 };
 
 /// What a journal says of the stop of a run's work.
@@ -70,10 +71,7 @@ fn a_worker_that_takes_sigterm_is_ended_by_it() {
         seconds(&stop["replaced_after_seconds"]),
     ];
     assert!(order.is_sorted(), "{view}");
-    assert_eq!(
-        (&view["crashes"], &view["failed_starts"]),
-        (&json!(0), &json!(0))
-    );
+    assert_nothing_counted(&view);
     assert_eq!(view["last_exit"], "signal 15 (SIGTERM)");
     assert_eq!(reply(&harness, "jsonl", &json!("and on")), "and on");
 }

@@ -81,6 +81,16 @@ fn assert_says(error: &Value, parts: &[&str]) {
     }
 }
 
+/// No process of a pool crashed or failed to start, as its view tells.
+#[track_caller]
+fn assert_nothing_counted(pool: &Value) {
+    assert_eq!(
+        (&pool["crashes"], &pool["failed_starts"]),
+        (&json!(0), &json!(0)),
+        "{pool}"
+    );
+}
+
 /// The process ids of a pool, as its view tells.
 fn pids(pool: &Value) -> Vec<u64> {
     let processes = pool["processes"].as_array().expect("processes");

@@ -4,7 +4,9 @@ use harness_proto::v1::ErrorCode;
 use harness_tests::{BOUND, Harness, raw};
 use serde_json::json;
 
-use super::{ask, error, lives, pids, pool, pool_of, reply, start, wait_until_gone};
+use super::{
+    ask, assert_nothing_counted, error, lives, pids, pool, pool_of, reply, start, wait_until_gone,
+};
 
 #[test]
 fn a_pool_answers_and_its_processes_are_used_again() {
@@ -87,10 +89,7 @@ fn in_per_request_mode_each_request_has_a_process_of_its_own_whose_input_ends() 
         wait_until_gone(pid);
     }
     let view = harness.wait_for_full("jsonl");
-    assert_eq!(
-        (&view["crashes"], &view["failed_starts"]),
-        (&json!(0), &json!(0))
-    );
+    assert_nothing_counted(&view);
     assert_eq!(view["last_exit"], "exit code 0");
 }
 
@@ -107,10 +106,7 @@ fn a_worker_that_answers_once_serves_in_reuse_mode_too_however_many_ask() {
     assert_eq!(asked.code, Some(0), "{asked}");
     assert_eq!(asked.stdout.lines().count(), 40, "{asked}");
     let view = harness.wait_for_full("once");
-    assert_eq!(
-        (&view["crashes"], &view["failed_starts"]),
-        (&json!(0), &json!(0))
-    );
+    assert_nothing_counted(&view);
 }
 
 #[test]
@@ -195,10 +191,7 @@ fn a_process_is_replaced_after_max_requests_and_nobody_waits_for_it() {
     assert!(asked > 3, "it answers three, not {asked}");
     wait_until_gone(first);
     let view = harness.pool("jsonl");
-    assert_eq!(
-        (&view["crashes"], &view["failed_starts"]),
-        (&json!(0), &json!(0))
-    );
+    assert_nothing_counted(&view);
 }
 
 #[test]

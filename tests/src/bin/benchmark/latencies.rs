@@ -4,11 +4,11 @@
 //! This process is the caller, with bare stubs on both sides. One ask is open at a time.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use harness_proto::v1;
 use harness_proto::v1::run_service_client::RunServiceClient;
-use harness_tests::{Process, Signal};
+use harness_tests::{Process, Signal, eventually_async};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
@@ -16,7 +16,7 @@ use crate::clock;
 use crate::floor::client::connect;
 use crate::load::{Load, quantile_us};
 use crate::report::{Row, row};
-use crate::sides::{self, Kind, Side, role};
+use crate::sides::{self, Kind, Side};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -81,8 +81,7 @@ impl Hanging {
                 answer.expect_err("a hanging agent gives no reply"),
             )
         });
-        self.until(|side| side.lines("started").len() > begun).await;
-        let line = self.lines("started").swap_remove(begun);
+        let line = self.line("started", begun).await;
         let run_id = line.split_once(' ').map(|(_, id)| id.to_owned());
         Open {
             call,
@@ -93,10 +92,8 @@ impl Hanging {
 
     /// When the agent's code was stopped, once it was.
     async fn stopped(&mut self) -> u64 {
-        let seen = self.stopped;
-        self.until(|side| side.lines("stopped").len() > seen).await;
+        let line = self.line("stopped", self.stopped).await;
         self.stopped += 1;
-        let line = self.lines("stopped").swap_remove(seen);
         let (_, nanos) = line.split_once(' ').expect("a time");
         nanos.parse().expect("nanoseconds")
     }
@@ -109,7 +106,7 @@ impl Hanging {
         self.client.cancel_run(request).await.expect("a cancel");
     }
 
-    fn lines(&mut self, word: &str) -> Vec<String> {
+    fn lines(&self, word: &str) -> Vec<String> {
         let said = self.worker.stderr();
         let whole = said
             .split_inclusive('\n')
@@ -120,12 +117,13 @@ impl Hanging {
             .collect()
     }
 
-    async fn until(&mut self, condition: impl Fn(&mut Self) -> bool) {
-        let end = Instant::now() + PATIENCE;
-        while !condition(self) {
-            assert!(Instant::now() < end, "the worker said nothing");
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
+    /// The line that the worker says after so many that begin with the same word.
+    async fn line(&self, word: &str, after: usize) -> String {
+        let what = format!("the worker says {word}");
+        eventually_async(&what, PATIENCE, async || {
+            self.lines(word).into_iter().nth(after)
+        })
+        .await
     }
 }
 
@@ -236,10 +234,7 @@ async fn died(side: &mut Hanging) -> Duration {
 }
 
 fn worker(kind: Kind, address: &str) -> Command {
-    let mut command = match kind {
-        Kind::Floor => role("floor-worker"),
-        Kind::Raw | Kind::Typed => role("worker"),
-    };
+    let mut command = kind.worker();
     match kind {
         Kind::Floor => command.arg("--hang"),
         Kind::Raw | Kind::Typed => command.args(["--kind", "hang"]),

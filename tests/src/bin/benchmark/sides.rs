@@ -26,6 +26,16 @@ pub(crate) enum Kind {
     Typed,
 }
 
+impl Kind {
+    /// This program as the side's worker.
+    pub(crate) fn worker(self) -> Command {
+        role(match self {
+            Self::Floor => "floor-worker",
+            Self::Raw | Self::Typed => "worker",
+        })
+    }
+}
+
 /// A server and its worker.
 pub(crate) struct Side {
     kind: Kind,
@@ -43,7 +53,7 @@ pub(crate) struct Measured {
 }
 
 /// A command of this program in another role.
-pub(crate) fn role(role: &str) -> Command {
+fn role(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
     command.arg(role);
     command
@@ -53,10 +63,7 @@ impl Side {
     /// Starts both processes, the worker with 64 slots, and waits until they are there.
     pub(crate) fn start(kind: Kind) -> Self {
         Self::start_with(kind, |address| {
-            let mut command = match kind {
-                Kind::Floor => role("floor-worker"),
-                Kind::Raw | Kind::Typed => role("worker"),
-            };
+            let mut command = kind.worker();
             if kind == Kind::Typed {
                 command.args(["--kind", "typed"]);
             }

@@ -6,7 +6,7 @@ use harness_tests::{Process, Signal, command, eventually};
 
 use crate::proc;
 use crate::report::{Row, row};
-use crate::sides::{Kind, role, start_server};
+use crate::sides::{Kind, start_server};
 
 const CONNECTIONS: usize = 10;
 const SLOTS_EACH: usize = 1_000;
@@ -15,10 +15,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// What the harness keeps ended runs for, the allocator unused pages, and some more.
 const SETTLED: Duration = Duration::from_secs(90);
 
-/// Attaches, idles, asks every slot, leaves; on the floor and on the harness.
+/// The memory of an idle slot on the floor and on the harness; and on the harness the way there and
+/// back: attach, idle, answer, leave.
 pub(crate) fn all(idle: Duration) -> Vec<Row> {
-    let (floor, _) = one(Kind::Floor, idle);
-    let (harness, steps) = one(Kind::Raw, idle);
+    let floor = floor(idle);
+    let (harness, steps) = harness(idle);
     let kib = |bytes: f64| bytes / 1024.0;
     vec![
         row(
@@ -39,32 +40,31 @@ pub(crate) fn all(idle: Duration) -> Vec<Row> {
     ]
 }
 
-/// The memory of a slot, and what the whole of it was like.
-fn one(kind: Kind, idle: Duration) -> (f64, String) {
-    let (server, address) = start_server(kind);
+/// The memory of a slot of the floor, which has nobody to ask how many are there: all of them
+/// attach while they are idle.
+fn floor(idle: Duration) -> f64 {
+    let (server, address) = start_server(Kind::Floor);
     let cold = proc::memory(server.pid());
-    let before = match kind {
-        Kind::Floor => cold,
-        Kind::Raw | Kind::Typed => served(kind, &address, server.pid()),
-    };
+    let _worker = attach(Kind::Floor, &address, CONNECTIONS, SLOTS_EACH);
+    std::thread::sleep(idle);
+    per_slot(cold, proc::memory(server.pid()))
+}
+
+/// The memory of a slot of the harness, and what the whole of it was like.
+fn harness(idle: Duration) -> (f64, String) {
+    let (server, address) = start_server(Kind::Raw);
+    let cold = proc::memory(server.pid());
+    let before = served(&address, server.pid());
     let begin = Instant::now();
-    let worker = attach(kind, &address, CONNECTIONS, SLOTS_EACH);
-    wait_for_slots(kind, &address, SLOTS);
+    let worker = attach(Kind::Raw, &address, CONNECTIONS, SLOTS_EACH);
+    wait_for_slots(&address, SLOTS);
     let attached = begin.elapsed();
-    if kind == Kind::Floor {
-        // The harness's slots have said hello and welcome; these have said nothing yet.
-        ask_floor(&address);
-    }
     std::thread::sleep(idle);
     let held = proc::memory(server.pid());
-    let per_slot = held.saturating_sub(cold) as f64 / SLOTS as f64;
-    if kind == Kind::Floor {
-        return (per_slot, String::new());
-    }
     let begin = Instant::now();
     ask_all(&address, SLOTS);
     let answered = begin.elapsed();
-    leave(kind, &address, worker);
+    leave(&address, worker);
     let after = settled(server.pid());
     let mib = |bytes: u64| bytes as f64 / (1024.0 * 1024.0);
     let steps = format!(
@@ -79,21 +79,25 @@ fn one(kind: Kind, idle: Duration) -> (f64, String) {
         mib(after),
         (after as f64 / before as f64 - 1.0) * 100.0,
     );
-    (per_slot, steps)
+    (per_slot(cold, held), steps)
+}
+
+fn per_slot(cold: u64, held: u64) -> f64 {
+    held.saturating_sub(cold) as f64 / SLOTS as f64
 }
 
 /// The memory of a server that has served and is idle again.
-fn served(kind: Kind, address: &str, pid: u32) -> u64 {
-    let worker = attach(kind, address, 1, 64);
-    wait_for_slots(kind, address, 64);
+fn served(address: &str, pid: u32) -> u64 {
+    let worker = attach(Kind::Raw, address, 1, 64);
+    wait_for_slots(address, 64);
     ask_all(address, 64);
-    leave(kind, address, worker);
+    leave(address, worker);
     settled(pid)
 }
 
-fn leave(kind: Kind, address: &str, worker: Process) {
+fn leave(address: &str, worker: Process) {
     worker.signal(Signal::SIGTERM);
-    wait_for_slots(kind, address, 0);
+    wait_for_slots(address, 0);
     let left = worker.finish_within(PATIENCE);
     assert_eq!(left.code, Some(0), "{left}");
 }
@@ -105,10 +109,7 @@ fn settled(pid: u32) -> u64 {
 }
 
 fn attach(kind: Kind, address: &str, connections: usize, slots: usize) -> Process {
-    let mut command = match kind {
-        Kind::Floor => role("floor-worker"),
-        Kind::Raw | Kind::Typed => role("worker"),
-    };
+    let mut command = kind.worker();
     match kind {
         Kind::Floor => command.arg(format!("--connections={connections}")),
         Kind::Raw | Kind::Typed => command.arg(format!("--workers={connections}")),
@@ -117,13 +118,8 @@ fn attach(kind: Kind, address: &str, connections: usize, slots: usize) -> Proces
     Process::start("worker", command)
 }
 
-/// Waits until the server has so many slots. The floor has nobody to ask: its worker's word and a
-/// pause stand for it.
-fn wait_for_slots(kind: Kind, address: &str, slots: usize) {
-    if kind == Kind::Floor {
-        std::thread::sleep(Duration::from_secs(if slots > 1 { 5 } else { 1 }));
-        return;
-    }
+/// Waits until the harness has so many slots.
+fn wait_for_slots(address: &str, slots: usize) {
     eventually("all slots", PATIENCE, || {
         let mut agents = command("harness");
         agents.args(["agents", "--json", "--server", address]);
@@ -134,15 +130,6 @@ fn wait_for_slots(kind: Kind, address: &str, slots: usize) {
             .map_or(0, |echo| echo["slots_ready"].as_u64().unwrap_or(0));
         (ready == slots as u64).then_some(())
     });
-}
-
-/// Has every slot of the floor used once.
-fn ask_floor(address: &str) {
-    let mut client = role("floor-client");
-    client.args([address, "--seconds", "2", "--connections", "10", "--many"]);
-    client.arg(format!("--inflight={SLOTS}"));
-    let told = Process::start("floor client", client).finish_within(PATIENCE);
-    assert_eq!(told.code, Some(0), "{told}");
 }
 
 /// As many asks in flight as there are slots, over as many connections as that takes.
