@@ -1,0 +1,17 @@
+//! The protocol and the HTTP interface over real sockets, case by case, with scripted peers and SDK ones.
+
+mod asking;
+mod attach;
+mod grpcio;
+mod http;
+mod limits;
+mod many;
+mod operators;
+mod placing;
+mod refusals;
+mod schemas;
+mod sdk_calls;
+mod slow_peers;
+mod strangers;
+mod streaming;
+mod transport;
