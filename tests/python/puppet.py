@@ -102,7 +102,7 @@ if __name__ == "__main__":
             import worker
         case "full":
             import full as worker
-    agent = os.environ.get("PUPPET_AGENT", "puppet")
+    agent = os.environ.get("PUPPET_AGENT") or os.environ.get("HARNESS_AGENT") or "puppet"
     if agent == "typed":
         schemas = {"request_schema": schema(), "reply_schema": schema(maximum=100)}
         sys.exit(worker.run(agent, typed, **schemas))

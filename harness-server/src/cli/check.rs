@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use harness_server::listener::Address;
-use harness_server::{Config, ListenError, ServerError, supervisor};
+use harness_server::supervisor::{self, Means};
+use harness_server::{Config, ListenError, ServerError};
 
 use super::error::CliError;
 use super::{guardian, output};
@@ -31,11 +32,17 @@ impl Check {
         let (file, shown) = (self.file.clone(), self.file.display().to_string());
         let config =
             Config::read(&self.file).map_err(|source| CliError::Config { file, source })?;
+        let mut means = Means {
+            guard: Some(guardian()),
+            tcp: None,
+        };
         for address in &config.listen {
             let address = address.parse::<Address>().map_err(ListenError::Address);
-            address.map_err(ServerError::Listen)?;
+            if let Address::Tcp(address) = address.map_err(ServerError::Listen)? {
+                means.tcp.get_or_insert(address);
+            }
         }
-        supervisor::check(&config.pools, Some(&guardian()))
+        supervisor::check(&config.pools, &means)
             .await
             .map_err(ServerError::Pools)?;
         let pools: Vec<&str> = config.pools.iter().map(|pool| &*pool.agent).collect();

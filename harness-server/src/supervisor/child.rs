@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 use uuid::Uuid;
 
+use crate::auth;
 use crate::config::{self, Mode};
 use crate::dispatch::{Offer, WorkerInfo};
 use crate::engine::Engine;
@@ -22,8 +23,9 @@ use crate::pool::{Event, Exit, Rung};
 use crate::slot::Level;
 
 use super::chain::chain;
+use super::grpc::Dialled;
 use super::jsonl::{Habits, Over, Session};
-use super::output::{Lines, Tag, Tail, log};
+use super::output::{Lines, Stream, Tag, Tail, log};
 use super::process::{Launch, Process, Signal, Streams};
 
 /// How long after its end a process's output is waited for. Its descendants, which may hold it
@@ -62,6 +64,8 @@ pub(super) struct Child {
     pub(super) agent: AgentKey,
     pub(super) config: Arc<config::Pool>,
     pub(super) launch: Launch,
+    /// What it dials back with; none of one that speaks JSON Lines.
+    pub(super) dialled: Option<Dialled>,
     pub(super) engine: Engine,
     pub(super) habits: Habits,
     pub(super) reporter: Reporter,
@@ -71,10 +75,24 @@ pub(super) struct Child {
 /// A process that runs.
 struct Running {
     process: Process,
-    worker: WorkerId,
+    worker: Worker,
     engine: Engine,
     orders: watch::Receiver<Order>,
     obeyed: Order,
+}
+
+/// Which worker a process is to the engine.
+enum Worker {
+    /// One that this has made up.
+    Given(WorkerId),
+    /// What it said it is, once it did.
+    Dialled(Arc<auth::Process>),
+}
+
+/// How a process is spoken to.
+enum Speaking {
+    Jsonl(Box<Session>),
+    Grpc(Box<Dialled>, watch::Receiver<Option<Exit>>),
 }
 
 impl Reporter {
@@ -91,7 +109,7 @@ impl Reporter {
         self.send(event, Some((why, Vec::new()))).await;
     }
 
-    async fn tell(&self, event: Event) {
+    pub(super) async fn tell(&self, event: Event) {
         self.send(event, None).await;
     }
 
@@ -121,7 +139,10 @@ impl Child {
         let pid = running.pid();
         debug!(pool = %self.agent, pid, "a worker has started");
         self.reporter.tell(Event::Started { process, pid }).await;
-        let worker = WorkerId(Uuid::new_v4());
+        let worker = match &self.dialled {
+            Some(dialled) => Worker::Dialled(dialled.process().clone()),
+            None => Worker::Given(WorkerId(Uuid::new_v4())),
+        };
         let running = Running {
             process: running,
             worker,
@@ -136,30 +157,36 @@ impl Child {
     }
 
     /// Speaks to the process until it has ended and all it wrote is read.
-    async fn serve(self, mut running: Running, streams: Streams) -> Running {
+    async fn serve(mut self, mut running: Running, streams: Streams) -> Running {
         let pid = running.process.pid();
-        let tail = Tail::default();
         let tag = Tag {
             pool: self.agent.clone(),
             pid,
         };
-        let reporter = self.reporter.clone();
+        let (reporter, orders) = (self.reporter.clone(), self.orders.clone());
         let (ending, exit) = watch::channel(None);
         let (logged, mut all_logged) = watch::channel(false);
-        let mut session = self.session(&running, (streams.stdin, streams.stdout), &tail, exit);
-        let speak = async {
-            let over = session.run().await;
-            if let Over::Detached(why) = over {
-                let event = Event::Detached(reporter.process, why);
-                reporter.tell(event).await;
+        let Streams {
+            stdin,
+            stdout,
+            stderr,
+        } = streams;
+        let dialled = self.dialled.take();
+        let (speaking, stdout, tail) = match dialled {
+            Some(dialled) => {
+                let tail = Tail::of(dialled.process().in_hand().clone());
+                let grpc = Speaking::Grpc(Box::new(dialled), exit);
+                (grpc, Some(stdout), tail)
             }
-            // What it still writes must not hold it up.
-            tokio::select! {
-                () = session.stdout.drain() => {}
-                _ = session.exit.wait_for(Option::is_some) => {}
+            None => {
+                let tail = Tail::default();
+                let session = self.session(&running, (stdin, stdout), &tail, exit);
+                (Speaking::Jsonl(Box::new(session)), None, tail)
             }
-            session.asked > 0
         };
+        // A token is good until nothing is left of its process.
+        let mut speaking = speaking;
+        let speak = speaking.speak(&reporter, &tail, &orders);
         let end = async {
             let exit = running.exited().await;
             let rest = all_logged.wait_for(|all| *all);
@@ -168,7 +195,15 @@ impl Child {
             exit
         };
         let log = async {
-            log(streams.stderr, "stderr", tag, tail.clone()).await;
+            let noise = async {
+                if let Some(stdout) = stdout {
+                    log(stdout, Stream::Stdout, tag.clone(), tail.clone()).await;
+                }
+            };
+            tokio::join!(
+                log(stderr, Stream::Stderr, tag.clone(), tail.clone()),
+                noise
+            );
             logged.send_replace(true);
             std::future::pending::<()>().await;
         };
@@ -197,8 +232,12 @@ impl Child {
         let limits = self.engine.limits();
         let line_bytes = usize::try_from(limits.frame_bytes()).unwrap_or(usize::MAX);
         let pid = running.process.pid();
+        let worker = running
+            .worker
+            .id()
+            .expect("one that dials nobody must have been given its id");
         let offer = Offer {
-            worker: running.worker,
+            worker,
             info: WorkerInfo {
                 name: format!("{}-{pid}", self.agent.name),
                 pid,
@@ -233,6 +272,54 @@ impl Child {
     }
 }
 
+impl Speaking {
+    /// Speaks to a process until it has ended. Whether it was ever ready.
+    async fn speak(
+        &mut self,
+        reporter: &Reporter,
+        tail: &Tail,
+        orders: &watch::Receiver<Order>,
+    ) -> bool {
+        match self {
+            Self::Jsonl(session) => {
+                let over = session.run().await;
+                if let Over::Detached(why) = over {
+                    let event = Event::Detached(reporter.process, why);
+                    reporter.tell(event).await;
+                }
+                // What it still writes must not hold it up.
+                tokio::select! {
+                    () = session.stdout.drain() => {}
+                    _ = session.exit.wait_for(Option::is_some) => {}
+                }
+                session.asked > 0
+            }
+            Self::Grpc(dialled, exit) => {
+                let exit = exit.clone();
+                dialled.run(reporter, tail, orders, exit).await
+            }
+        }
+    }
+}
+
+impl Worker {
+    fn id(&self) -> Option<WorkerId> {
+        match self {
+            Self::Given(worker) => Some(*worker),
+            Self::Dialled(process) => process.worker(),
+        }
+    }
+
+    /// Has it given no new request, and no new call.
+    fn dismiss(&self) {
+        match self {
+            // Its session obeys by itself.
+            Self::Given(_) => {}
+            Self::Dialled(process) => process.dismiss(),
+        }
+    }
+}
+
 impl Running {
     /// Waits until the main process has ended, and obeys meanwhile.
     async fn exited(&mut self) -> Exit {
@@ -256,21 +343,26 @@ impl Running {
             Order::Serve | Order::Dismiss => Proof::Exited,
             Order::Terminate | Order::Kill => Proof::Killed,
         };
-        self.engine.stopped(self.worker, proof);
+        if let Some(worker) = self.worker.id() {
+            self.engine.stopped(worker, proof);
+        }
     }
 
     fn obey(&mut self, order: Order) {
         self.obeyed = order;
         match order {
-            Order::Serve | Order::Dismiss => {}
-            Order::Terminate => {
-                self.process.signal(Signal::Term);
-                self.engine.stopping(self.worker, Rung::Sigterm);
-            }
-            Order::Kill => {
-                self.process.signal(Signal::Kill);
-                self.engine.stopping(self.worker, Rung::Sigkill);
-            }
+            Order::Serve => {}
+            Order::Dismiss => self.worker.dismiss(),
+            Order::Terminate => self.signal(Signal::Term, Rung::Sigterm),
+            Order::Kill => self.signal(Signal::Kill, Rung::Sigkill),
+        }
+    }
+
+    fn signal(&self, signal: Signal, rung: Rung) {
+        self.worker.dismiss();
+        self.process.signal(signal);
+        if let Some(worker) = self.worker.id() {
+            self.engine.stopping(worker, rung);
         }
     }
 }

@@ -12,20 +12,36 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tracing::{debug, error, info, warn};
 
-use crate::config;
+use crate::auth::Auth;
+use crate::config::{self, DialBack};
 use crate::dispatch::Pooled;
 use crate::engine::Engine;
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, ProcessId};
-use crate::pool::{Action, Ended, Event, Exit, Pool, Standing, View};
+use crate::pool::{Action, Dialect, Ended, Event, Exit, Pool, Standing, View};
 use crate::retry::ByChance;
 
+use super::chain::chain;
 use super::child::{Child, Order, Report, Reporter};
+use super::door::{Door, Serve};
+use super::grpc::Dialled;
+use super::isolation::User;
 use super::jsonl::Habits;
-use super::launch::launch;
+use super::launch::{LaunchError, launch};
+use super::process::Launch;
 
 /// Reports that may wait; a process whose report does not fit waits with it.
 const REPORTS_WAITING: usize = 256;
+
+/// What keepers start processes with.
+#[derive(Clone)]
+pub(super) struct Surroundings {
+    pub(super) engine: Engine,
+    pub(super) auth: Auth,
+    pub(super) guard: PathBuf,
+    pub(super) tcp: Option<String>,
+    pub(super) serve: Serve,
+}
 
 /// What an operator is told of a pool.
 #[derive(Clone, Debug)]
@@ -56,8 +72,9 @@ pub(super) enum Command {
 pub(super) struct Keeper {
     agent: AgentKey,
     config: Arc<config::Pool>,
-    guard: PathBuf,
-    engine: Engine,
+    around: Surroundings,
+    /// The socket its processes dial back to, once one of them does.
+    door: Option<Arc<Door>>,
     pool: Pool,
     habits: Habits,
     children: JoinSet<()>,
@@ -72,19 +89,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(
-        agent: AgentKey,
-        config: Arc<config::Pool>,
-        guard: PathBuf,
-        engine: Engine,
-    ) -> Self {
+    pub(super) fn new(agent: AgentKey, config: Arc<config::Pool>, around: Surroundings) -> Self {
         let (reporting, reports) = mpsc::channel(REPORTS_WAITING);
         Self {
             agent,
             pool: Pool::new(config.rules(), Box::new(ByChance)),
             config,
-            guard,
-            engine,
+            around,
+            door: None,
             habits: Habits::new(),
             children: JoinSet::new(),
             tasks: HashMap::new(),
@@ -216,13 +228,14 @@ impl Keeper {
         };
         let (order, orders) = watch::channel(Order::Serve);
         self.orders.insert(process, order);
-        let task = match launch(&self.config, &self.guard) {
-            Ok(launch) => {
+        let task = match self.prepare(process) {
+            Ok((launch, dialled)) => {
                 let child = Child {
                     agent: self.agent.clone(),
                     config: self.config.clone(),
                     launch,
-                    engine: self.engine.clone(),
+                    dialled,
+                    engine: self.around.engine.clone(),
                     habits: self.habits.clone(),
                     reporter,
                     orders,
@@ -230,11 +243,45 @@ impl Keeper {
                 self.children.spawn(child.run())
             }
             Err(why) => {
-                let not_started = async move { reporter.not_started(why.to_string()).await };
+                let not_started = async move { reporter.not_started(chain(&why)).await };
                 self.children.spawn(not_started)
             }
         };
         self.tasks.insert(task.id(), process);
+    }
+
+    /// What a process is started with, and of the gRPC dialect what it dials back with.
+    fn prepare(&mut self, process: ProcessId) -> Result<(Launch, Option<Dialled>), LaunchError> {
+        let mut launch = launch(&self.config, &self.around.guard)?;
+        let dialled = match self.config.dialect {
+            Dialect::Jsonl => None,
+            Dialect::Grpc => {
+                let door = self.door(launch.isolation.user.as_ref())?;
+                let address = match &door {
+                    Some(door) => door.address(),
+                    None => self.around.tcp.clone().ok_or(LaunchError::NoTcp)?,
+                };
+                let whose = (&self.agent, process);
+                let dialled = Dialled::new(&self.around.auth, whose, &self.config, address, door);
+                launch.env.extend(dialled.environment());
+                Some(dialled)
+            }
+        };
+        Ok((launch, dialled))
+    }
+
+    /// The socket to dial; none where that is a TCP address.
+    fn door(&mut self, user: Option<&User>) -> Result<Option<Arc<Door>>, LaunchError> {
+        match self.config.address {
+            DialBack::Tcp => return Ok(None),
+            DialBack::Unix => {}
+        }
+        let door = match self.door.take().filter(|door| door.is_for(user)) {
+            Some(door) => door,
+            None => Arc::new(Door::open(user, &self.around.serve).map_err(LaunchError::Door)?),
+        };
+        self.door = Some(door.clone());
+        Ok(Some(door))
     }
 
     fn order(&self, process: ProcessId, order: Order) {
@@ -274,7 +321,7 @@ impl Keeper {
             Standing::Leaving => Pooled::Open,
         };
         self.told = Some(standing.clone());
-        self.engine.pooled(self.agent.clone(), Some(pooled));
+        self.around.engine.pooled(self.agent.clone(), Some(pooled));
     }
 
     /// What whoever asks for an agent is told when its pool has given up.

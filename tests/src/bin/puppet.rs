@@ -192,7 +192,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::var("PUPPET_AGENT").as_deref() == Ok("typed") {
         return Ok(Worker::builder(agent_fn(typed)).name("typed").run().await?);
     }
-    let mut worker = Worker::builder(agent_fn(reply)).name("puppet");
+    let mut worker = Worker::builder(agent_fn(reply));
+    // A pool gives it the name of its agent.
+    if std::env::var_os("HARNESS_AGENT").is_none() {
+        worker = worker.name("puppet");
+    }
     if let Ok(label) = std::env::var("PUPPET_LABEL") {
         let (key, value) = label.split_once('=').ok_or("PUPPET_LABEL is KEY=VALUE")?;
         worker = worker.label(key, value);
