@@ -52,6 +52,12 @@ def puppet(order, context):
             return None
         case "exit":
             os._exit(order["code"])
+        case "pid":
+            return os.getpid()
+        case "print":
+            for _ in range(order["count"]):
+                print(order["line"])
+            return None
         case "output" if hasattr(context, "output"):
             return output(context, **order)
     raise ValueError(f"a worker of this level cannot {what}")
