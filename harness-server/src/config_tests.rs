@@ -163,6 +163,11 @@ fn each_mistake_in_a_pool_is_told_with_its_line() {
              process that is used again would be killed in the middle of a request",
         ),
         (
+            "address = \"tcp\"\nsandbox = { network = false }",
+            "line 5: pool \"summarize\": address: without sandbox.network no TCP address is \
+             reached: leave address out",
+        ),
+        (
             "env = { HARNESS_TOKEN = \"x\" }",
             "line 5: pool \"summarize\": env: HARNESS_TOKEN: names that start with HARNESS_ are \
              the harness's",

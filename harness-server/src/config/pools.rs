@@ -273,7 +273,8 @@ impl Pool {
             );
             return Err(self.wrong("restart.max_crashes", range));
         }
-        if self.address == DialBack::Tcp && !self.sandbox.network {
+        let dials = self.dialect == Dialect::Grpc;
+        if dials && self.address == DialBack::Tcp && !self.sandbox.network {
             let message = "without sandbox.network no TCP address is reached: leave address out";
             return Err(self.wrong("address", message));
         }

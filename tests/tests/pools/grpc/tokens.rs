@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use harness_proto::v1::{self, ErrorCode, Hello, Released, attach_request::Frame, hello::Previous};
 use harness_tests::raw::{self, RawSlot, reason, typed, within};
-use harness_tests::{Asker, BOUND, Harness, Process, eventually};
+use harness_tests::{BOUND, Harness, Process, eventually};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
@@ -167,19 +167,19 @@ fn a_token_is_good_for_the_next_call_when_the_first_is_over() {
     let harness = idle("stop = { cancel_grace = \"20s\" }");
     let given = given(&harness);
     let mut hello = raw::hello("idle");
-    let asker = Asker::new(&harness, "idle");
     runtime().block_on(async {
         let channel = raw::connect(&given.address).await;
         let token = given.authorization.as_str();
         let mut slot = attach(channel.clone(), token, hello.clone())
             .await
             .expect("let in");
-        let asking = asker.start(&json!(1), Duration::from_millis(300));
+        let mut runs = raw::runs(&raw::connect(harness.address()).await);
+        let ask = raw::ask("idle", "1", Duration::from_millis(300));
+        let asking = tokio::spawn(async move { runs.ask(ask).await });
         let request = slot.request().await;
         assert_eq!(slot.end().await.code(), Code::DeadlineExceeded);
-        asking
-            .answer()
-            .error(Code::DeadlineExceeded, ErrorCode::DeadlineExceeded);
+        let asked = refused(asking.await.expect("no panic"));
+        let _ = typed(&asked, Code::DeadlineExceeded, ErrorCode::DeadlineExceeded);
 
         // One that has not said that its work has stopped is not believed.
         let status = refused(attach(channel.clone(), token, hello.clone()).await);
