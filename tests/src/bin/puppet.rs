@@ -153,29 +153,17 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
             Value::Null
         }
         Order::HangWithChild { seconds, setsid } => {
-            let _child = sleeper(&seconds, setsid);
+            start_sleeper(seconds, setsid);
             std::future::pending().await
         }
         Order::Output { count, bytes, hang } => {
-            for number in 1..=count {
-                ctx.output(match bytes {
-                    0 => json!(number),
-                    bytes => Value::String("x".repeat(bytes.saturating_sub(2))),
-                })
-                .await?;
-            }
+            let told = output(&ctx, count, bytes).await?;
             if hang {
                 std::future::pending().await
             }
-            json!(count)
+            told
         }
-        Order::Tell => {
-            ctx.progress(0.5, "half").await?;
-            ctx.log(LogLevel::Warn, "careful").await?;
-            ctx.output("a piece").await?;
-            ctx.output(json!({"b": 1, "a": [2]})).await?;
-            json!("done")
-        }
+        Order::Tell => tell(&ctx).await?,
         Order::Flaky { failures } if ctx.attempt() <= failures => {
             return Err(AgentError::new("Flaky", "not yet").retryable());
         }
@@ -192,12 +180,34 @@ fn print(line: &str, count: usize) {
     }
 }
 
-fn sleeper(seconds: &str, setsid: bool) -> std::process::Child {
-    let mut command = std::process::Command::new(if setsid { "setsid" } else { "sleep" });
-    if setsid {
-        command.arg("sleep");
+/// Starts a process, which a thread waits for.
+fn start_sleeper(seconds: String, setsid: bool) {
+    std::thread::spawn(move || {
+        let mut command = std::process::Command::new(if setsid { "setsid" } else { "sleep" });
+        if setsid {
+            command.arg("sleep");
+        }
+        command.arg(seconds).status().expect("sleep must start")
+    });
+}
+
+async fn output(ctx: &Context, count: u64, bytes: usize) -> Result<Value, AgentError> {
+    for number in 1..=count {
+        ctx.output(match bytes {
+            0 => json!(number),
+            bytes => Value::String("x".repeat(bytes.saturating_sub(2))),
+        })
+        .await?;
     }
-    command.arg(seconds).spawn().expect("sleep must start")
+    Ok(json!(count))
+}
+
+async fn tell(ctx: &Context) -> Result<Value, AgentError> {
+    ctx.progress(0.5, "half").await?;
+    ctx.log(LogLevel::Warn, "careful").await?;
+    ctx.output("a piece").await?;
+    ctx.output(json!({"b": 1, "a": [2]})).await?;
+    Ok(json!("done"))
 }
 
 /// Says it when the context knows that the run is over, for as long as what it gives lives.

@@ -198,6 +198,38 @@ fn a_token_is_good_for_the_next_call_when_the_first_is_over() {
 }
 
 #[test]
+fn a_process_that_loses_its_call_may_come_back_and_is_ended_when_it_does_not() {
+    let harness = idle("ready_timeout = \"3s\"");
+    let given = given(&harness);
+    let (hello, token) = (raw::hello("idle"), given.authorization.as_str());
+    let pid = pids(&harness.pool("idle"))[0];
+    for _ in 0..3 {
+        // Its connection goes with its runtime, without a word.
+        let connection = runtime();
+        let slot = connection.block_on(async {
+            let channel = raw::connect(&given.address).await;
+            attach(channel, token, hello.clone()).await
+        });
+        harness.wait_for_full("idle");
+        connection.shutdown_background();
+        drop(slot.expect("let in"));
+        harness.wait_for_pool("idle", "detached", |pool| {
+            pool["processes"][0]["state"] == "DETACHED"
+        });
+    }
+    assert!(lives(pid));
+    let view = harness.wait_for_pool("idle", "another process", |pool| {
+        pool["stopped"][0]["pid"] == json!(pid)
+    });
+    assert_eq!(view["stopped"][0]["reason"], "it was not ready in time");
+    assert_eq!(
+        (&view["crashes"], &view["failed_starts"]),
+        (&json!(0), &json!(0)),
+        "{view}"
+    );
+}
+
+#[test]
 fn a_process_is_one_worker_of_one_agent() {
     let mut harness = idle("");
     let given = given(&harness);
