@@ -22,7 +22,9 @@ mod keeper;
 mod launch;
 mod output;
 mod pools;
+mod preparing;
 pub mod process;
+mod running;
 #[cfg(target_os = "linux")]
 mod wire;
 

@@ -13,20 +13,19 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 use uuid::Uuid;
 
-use crate::auth;
 use crate::config::{self, Mode};
 use crate::dispatch::{Offer, WorkerInfo};
 use crate::engine::Engine;
 use crate::ids::{AgentKey, ProcessId, WorkerId};
-use crate::journal::Proof;
-use crate::pool::{Event, Exit, Rung};
+use crate::pool::{Event, Exit};
 use crate::slot::Level;
 
 use super::chain::chain;
 use super::grpc::Dialled;
 use super::jsonl::{Habits, Over, Session};
 use super::output::{Lines, Stream, Tag, Tail, log};
-use super::process::{Launch, Process, Signal, Streams};
+use super::process::{Launch, Process, Streams};
+use super::running::{Running, Worker};
 
 /// How long after its end a process's output is waited for. Its descendants, which may hold it
 /// open, are killed at once.
@@ -70,23 +69,6 @@ pub(super) struct Child {
     pub(super) habits: Habits,
     pub(super) reporter: Reporter,
     pub(super) orders: watch::Receiver<Order>,
-}
-
-/// A process that runs.
-struct Running {
-    process: Process,
-    worker: Worker,
-    engine: Engine,
-    orders: watch::Receiver<Order>,
-    obeyed: Order,
-}
-
-/// Which worker a process is to the engine.
-enum Worker {
-    /// One that this has made up.
-    Given(WorkerId),
-    /// What it said it is, once it did.
-    Dialled(Arc<auth::Process>),
 }
 
 /// How a process is spoken to.
@@ -143,22 +125,23 @@ impl Child {
             Some(dialled) => Worker::Dialled(dialled.process().clone()),
             None => Worker::Given(WorkerId(Uuid::new_v4())),
         };
-        let running = Running {
-            process: running,
-            worker,
-            engine: self.engine.clone(),
-            orders: self.orders.clone(),
-            obeyed: Order::Serve,
-        };
+        let running = Running::new(running, worker, self.engine.clone(), self.orders.clone());
         let reporter = self.reporter.clone();
-        let mut running = self.serve(running, streams).await;
+        let (mut running, token) = self.serve(running, streams).await;
         running.reaped().await;
+        // It is good until nothing is left.
+        drop(token);
         reporter.tell(Event::Reaped(process)).await;
     }
 
-    /// Speaks to the process until it has ended and all it wrote is read.
-    async fn serve(mut self, mut running: Running, streams: Streams) -> Running {
-        let pid = running.process.pid();
+    /// Speaks to the process until it has ended and all it wrote is read. What it dialled with is
+    /// given back.
+    async fn serve(
+        mut self,
+        mut running: Running,
+        streams: Streams,
+    ) -> (Running, Option<Box<Dialled>>) {
+        let pid = running.pid();
         let tag = Tag {
             pool: self.agent.clone(),
             pid,
@@ -172,7 +155,7 @@ impl Child {
             stderr,
         } = streams;
         let dialled = self.dialled.take();
-        let (speaking, stdout, tail) = match dialled {
+        let (mut speaking, stdout, tail) = match dialled {
             Some(dialled) => {
                 let tail = Tail::of(dialled.process().in_hand().clone());
                 let grpc = Speaking::Grpc(Box::new(dialled), exit);
@@ -184,8 +167,6 @@ impl Child {
                 (Speaking::Jsonl(Box::new(session)), None, tail)
             }
         };
-        // A token is good until nothing is left of its process.
-        let mut speaking = speaking;
         let speak = speaking.speak(&reporter, &tail, &orders);
         let end = async {
             let exit = running.exited().await;
@@ -219,7 +200,10 @@ impl Child {
         };
         let last_words = Some((exit.to_string(), tail.last()));
         reporter.send(event, last_words).await;
-        running
+        match speaking {
+            Speaking::Jsonl(_) => (running, None),
+            Speaking::Grpc(dialled, _) => (running, Some(dialled)),
+        }
     }
 
     fn session(
@@ -231,10 +215,9 @@ impl Child {
     ) -> Session {
         let limits = self.engine.limits();
         let line_bytes = usize::try_from(limits.frame_bytes()).unwrap_or(usize::MAX);
-        let pid = running.process.pid();
+        let pid = running.pid();
         let worker = running
-            .worker
-            .id()
+            .worker()
             .expect("one that dials nobody must have been given its id");
         let offer = Offer {
             worker,
@@ -299,79 +282,5 @@ impl Speaking {
                 dialled.run(reporter, tail, orders, exit).await
             }
         }
-    }
-}
-
-impl Worker {
-    fn id(&self) -> Option<WorkerId> {
-        match self {
-            Self::Given(worker) => Some(*worker),
-            Self::Dialled(process) => process.worker(),
-        }
-    }
-
-    /// Has it given no new request, and no new call.
-    fn dismiss(&self) {
-        match self {
-            // Its session obeys by itself.
-            Self::Given(_) => {}
-            Self::Dialled(process) => process.dismiss(),
-        }
-    }
-}
-
-impl Running {
-    /// Waits until the main process has ended, and obeys meanwhile.
-    async fn exited(&mut self) -> Exit {
-        loop {
-            tokio::select! {
-                exit = self.process.exited() => return exit,
-                order = next(&mut self.orders, self.obeyed) => self.obey(order),
-            }
-        }
-    }
-
-    /// Waits until nothing of it is left, and obeys meanwhile.
-    async fn reaped(&mut self) {
-        loop {
-            tokio::select! {
-                _ = self.process.reaped() => break,
-                order = next(&mut self.orders, self.obeyed) => self.obey(order),
-            }
-        }
-        let proof = match self.obeyed {
-            Order::Serve | Order::Dismiss => Proof::Exited,
-            Order::Terminate | Order::Kill => Proof::Killed,
-        };
-        if let Some(worker) = self.worker.id() {
-            self.engine.stopped(worker, proof);
-        }
-    }
-
-    fn obey(&mut self, order: Order) {
-        self.obeyed = order;
-        match order {
-            Order::Serve => {}
-            Order::Dismiss => self.worker.dismiss(),
-            Order::Terminate => self.signal(Signal::Term, Rung::Sigterm),
-            Order::Kill => self.signal(Signal::Kill, Rung::Sigkill),
-        }
-    }
-
-    fn signal(&self, signal: Signal, rung: Rung) {
-        self.worker.dismiss();
-        self.process.signal(signal);
-        if let Some(worker) = self.worker.id() {
-            self.engine.stopping(worker, rung);
-        }
-    }
-}
-
-/// Waits for an order above the one obeyed last.
-async fn next(orders: &mut watch::Receiver<Order>, obeyed: Order) -> Order {
-    match orders.wait_for(|order| *order > obeyed).await {
-        Ok(order) => *order,
-        // Its pool is gone, and with it whoever could wait for this process.
-        Err(_) => Order::Kill.max(obeyed),
     }
 }

@@ -4,7 +4,6 @@
 //! what is wanted of each goes over a channel that holds the last order.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -12,36 +11,21 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tracing::{debug, error, info, warn};
 
-use crate::auth::Auth;
-use crate::config::{self, DialBack};
+use crate::config;
 use crate::dispatch::Pooled;
 use crate::engine::Engine;
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, ProcessId};
-use crate::pool::{Action, Dialect, Ended, Event, Exit, Pool, Standing, View};
+use crate::pool::{Action, Ended, Event, Exit, Pool, Standing, View};
 use crate::retry::ByChance;
 
 use super::chain::chain;
 use super::child::{Child, Order, Report, Reporter};
-use super::door::{Door, Serve};
-use super::grpc::Dialled;
-use super::isolation::User;
 use super::jsonl::Habits;
-use super::launch::{LaunchError, launch};
-use super::process::Launch;
+use super::preparing::{Preparing, Surroundings};
 
 /// Reports that may wait; a process whose report does not fit waits with it.
 const REPORTS_WAITING: usize = 256;
-
-/// What keepers start processes with.
-#[derive(Clone)]
-pub(super) struct Surroundings {
-    pub(super) engine: Engine,
-    pub(super) auth: Auth,
-    pub(super) guard: PathBuf,
-    pub(super) tcp: Option<String>,
-    pub(super) serve: Serve,
-}
 
 /// What an operator is told of a pool.
 #[derive(Clone, Debug)]
@@ -72,9 +56,8 @@ pub(super) enum Command {
 pub(super) struct Keeper {
     agent: AgentKey,
     config: Arc<config::Pool>,
-    around: Surroundings,
-    /// The socket its processes dial back to, once one of them does.
-    door: Option<Arc<Door>>,
+    engine: Engine,
+    preparing: Preparing,
     pool: Pool,
     habits: Habits,
     children: JoinSet<()>,
@@ -95,8 +78,8 @@ impl Keeper {
             agent,
             pool: Pool::new(config.rules(), Box::new(ByChance)),
             config,
-            around,
-            door: None,
+            engine: around.engine.clone(),
+            preparing: Preparing::new(around),
             habits: Habits::new(),
             children: JoinSet::new(),
             tasks: HashMap::new(),
@@ -228,14 +211,14 @@ impl Keeper {
         };
         let (order, orders) = watch::channel(Order::Serve);
         self.orders.insert(process, order);
-        let task = match self.prepare(process) {
+        let task = match self.preparing.prepare((&self.agent, process), &self.config) {
             Ok((launch, dialled)) => {
                 let child = Child {
                     agent: self.agent.clone(),
                     config: self.config.clone(),
                     launch,
                     dialled,
-                    engine: self.around.engine.clone(),
+                    engine: self.engine.clone(),
                     habits: self.habits.clone(),
                     reporter,
                     orders,
@@ -248,40 +231,6 @@ impl Keeper {
             }
         };
         self.tasks.insert(task.id(), process);
-    }
-
-    /// What a process is started with, and of the gRPC dialect what it dials back with.
-    fn prepare(&mut self, process: ProcessId) -> Result<(Launch, Option<Dialled>), LaunchError> {
-        let mut launch = launch(&self.config, &self.around.guard)?;
-        let dialled = match self.config.dialect {
-            Dialect::Jsonl => None,
-            Dialect::Grpc => {
-                let door = self.door(launch.isolation.user.as_ref())?;
-                let address = match &door {
-                    Some(door) => door.address(),
-                    None => self.around.tcp.clone().ok_or(LaunchError::NoTcp)?,
-                };
-                let whose = (&self.agent, process);
-                let dialled = Dialled::new(&self.around.auth, whose, &self.config, address, door);
-                launch.env.extend(dialled.environment());
-                Some(dialled)
-            }
-        };
-        Ok((launch, dialled))
-    }
-
-    /// The socket to dial; none where that is a TCP address.
-    fn door(&mut self, user: Option<&User>) -> Result<Option<Arc<Door>>, LaunchError> {
-        match self.config.address {
-            DialBack::Tcp => return Ok(None),
-            DialBack::Unix => {}
-        }
-        let door = match self.door.take().filter(|door| door.is_for(user)) {
-            Some(door) => door,
-            None => Arc::new(Door::open(user, &self.around.serve).map_err(LaunchError::Door)?),
-        };
-        self.door = Some(door.clone());
-        Ok(Some(door))
     }
 
     fn order(&self, process: ProcessId, order: Order) {
@@ -321,7 +270,7 @@ impl Keeper {
             Standing::Leaving => Pooled::Open,
         };
         self.told = Some(standing.clone());
-        self.around.engine.pooled(self.agent.clone(), Some(pooled));
+        self.engine.pooled(self.agent.clone(), Some(pooled));
     }
 
     /// What whoever asks for an agent is told when its pool has given up.

@@ -18,8 +18,9 @@ use crate::ids::AgentKey;
 use crate::pool::Dialect;
 
 use super::door::{self, Serve};
-use super::keeper::{Command, Keeper, PoolView, Surroundings};
+use super::keeper::{Command, Keeper, PoolView};
 use super::launch::{LaunchError, Means, launch};
+use super::preparing::Surroundings;
 use super::process::StartError;
 
 /// Commands that may wait for a keeper, or for the supervisor.
