@@ -236,11 +236,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::var("PUPPET_AGENT").as_deref() == Ok("typed") {
         return Ok(Worker::builder(agent_fn(typed)).name("typed").run().await?);
     }
-    let mut worker = Worker::builder(agent_fn(reply));
-    // A pool gives it the name of its agent.
-    if std::env::var_os("HARNESS_AGENT").is_none() {
-        worker = worker.name("puppet");
-    }
+    let worker = Worker::builder(agent_fn(reply));
+    let mut worker = match std::env::var_os("HARNESS_TOKEN") {
+        // A pool has started it, and gives it the name of its agent, too.
+        Some(_) => worker.from_env(),
+        None => worker.name("puppet"),
+    };
     if std::env::var("PUPPET_SIGNALS").as_deref() == Ok("off") {
         worker = worker.leave_on_signals(false);
     }
