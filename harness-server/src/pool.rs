@@ -10,6 +10,7 @@ mod ends;
 mod process;
 mod restarts;
 mod seats;
+mod totals;
 mod view;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ use restarts::Restarts;
 
 pub use process::{Dialect, Exit, Reason, Rung, Stop};
 pub use restarts::{CRASHES_MAX, Restart};
+pub use totals::{Climbs, Totals};
 pub use view::{PhaseView, ProcessView, State, StopView, View};
 
 /// What a pool keeps to.
@@ -164,6 +166,7 @@ pub struct Pool {
     last_exit: Option<Exit>,
     /// The latest processes the harness has ended.
     stops: VecDeque<StopView>,
+    totals: Totals,
 }
 
 impl Pool {
@@ -181,6 +184,7 @@ impl Pool {
             replacing_waits: None,
             last_exit: None,
             stops: VecDeque::new(),
+            totals: Totals::default(),
         }
     }
 
@@ -257,6 +261,8 @@ impl Pool {
                     && ladder.reason == Reason::Cancelled
                     && ladder.rung == Rung::CallEnded =>
             {
+                let after = now.saturating_duration_since(ladder.began);
+                self.totals.released.add(after);
                 process.enter(now, Phase::Attached);
             }
             Phase::Stopping(_) => actions.push(Action::Dismiss(id)),

@@ -6,6 +6,7 @@ mod crash_loops;
 mod example;
 mod faults;
 mod ladder;
+mod metrics;
 mod modes;
 mod operating;
 
