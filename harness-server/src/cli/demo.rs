@@ -11,7 +11,6 @@ pub(super) mod worker;
 use std::time::Duration;
 
 use clap::Args;
-use harness_server::config::DEFAULT_ADDRESS;
 use harness_server::{Config, ListenError, Server, ServerError};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -133,13 +132,7 @@ async fn bind() -> Result<Server, CliError> {
 
 /// The lines to copy into another terminal.
 fn invitation(address: &str) -> Vec<String> {
-    let program = program::called_as();
-    let elsewhere = std::env::var("HARNESS_ADDRESS").is_ok_and(|other| !other.is_empty());
-    let flag = if address == DEFAULT_ADDRESS && !elsewhere {
-        String::new()
-    } else {
-        format!(" --server {address}")
-    };
+    let (program, flag) = (program::called_as(), program::server_flag(address));
     vec![
         String::new(),
         "It stays up until Ctrl-C. From another terminal, in this folder:".to_owned(),
