@@ -216,7 +216,12 @@ impl Pool {
             }
             Event::NotStarted(process) => self.not_started(now, process, actions),
             Event::Attached(process) => self.attached(now, process, actions),
-            Event::Answered(process) => self.answered(process),
+            // Most answers change nothing about seats.
+            Event::Answered(process) => {
+                if !self.answered(process) {
+                    return;
+                }
+            }
             Event::Detached(process, why) => self.detached(now, process, why, actions),
             Event::Exited {
                 process,
@@ -270,15 +275,19 @@ impl Pool {
         }
     }
 
-    fn answered(&mut self, id: ProcessId) {
+    /// A process has answered; whether it is to be replaced from now on.
+    fn answered(&mut self, id: ProcessId) -> bool {
         let max_requests = self.rules.max_requests;
-        if let Some(process) = self.processes.get_mut(&id) {
-            process.answered += 1;
-            process.worn |= max_requests > 0 && process.answered >= max_requests;
-            if process.answered == 1 {
-                self.restarts.useful();
-            }
+        let Some(process) = self.processes.get_mut(&id) else {
+            return false;
+        };
+        process.answered += 1;
+        if process.answered == 1 {
+            self.restarts.useful();
         }
+        let is_worn = max_requests > 0 && process.answered >= max_requests;
+        process.worn |= is_worn;
+        is_worn
     }
 
     fn detached(&mut self, now: Instant, id: ProcessId, why: Detached, actions: &mut Vec<Action>) {

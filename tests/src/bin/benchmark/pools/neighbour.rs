@@ -1,7 +1,8 @@
 //! Rows of a pool beside one that cannot start: none, one that has given up, and one that fails for
 //! ever as fast as it may. The same harness is given each in turn by a reload.
 
-use harness_tests::Harness;
+use harness_tests::{BOUND, Harness, eventually};
+use serde_json::Value;
 
 use super::interpreter::{self, Interpreter};
 use super::{bench, load, pool, pool_of};
@@ -46,19 +47,23 @@ impl Beside {
 
     /// Waits until it is what it is to be.
     fn wait(self, harness: &Harness) {
+        let is_there = || {
+            let pools = harness.cli(["pools", "--json"]).json();
+            let mut pools = pools.as_array().expect("a list of pools").iter();
+            let broken = pools.find(|pool| pool["agent"] == BROKEN).cloned();
+            self.is(broken.as_ref()).then_some(())
+        };
+        eventually(self.name(), BOUND, is_there);
+    }
+
+    /// Whether a broken pool, if there is one, is what it is to be.
+    fn is(self, broken: Option<&Value>) -> bool {
         match self {
-            Self::Nothing => {
-                let gone = || harness.agent(BROKEN).is_none().then_some(());
-                harness_tests::eventually("no broken pool", harness_tests::BOUND, gone);
-            }
-            Self::CrashLooping => {
-                let gave_up = |pool: &serde_json::Value| pool["state"] == "CRASH_LOOPING";
-                harness.wait_for_pool(BROKEN, "given up", gave_up);
-            }
-            Self::Failing => {
-                let failed = |pool: &serde_json::Value| pool["failed_starts"].as_u64() > Some(0);
-                harness.wait_for_pool(BROKEN, "failing", failed);
-            }
+            Self::Nothing => broken.is_none(),
+            Self::CrashLooping => broken.is_some_and(|pool| pool["state"] == "CRASH_LOOPING"),
+            Self::Failing => broken.is_some_and(|pool| {
+                pool["state"] != "CRASH_LOOPING" && pool["failed_starts"].as_u64() > Some(0)
+            }),
         }
     }
 }
