@@ -6,8 +6,9 @@
 mod command;
 mod saves;
 
+use std::collections::BTreeMap;
 use std::env;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -24,6 +25,10 @@ use saves::Saves;
 
 /// The dialect of a worker that is told none.
 const DIALECT: Spoken = Spoken::Jsonl;
+
+/// Has Python show at once what it prints to a pipe. Not for a worker whose replies go there: it must
+/// flush them itself, and should find out here.
+const UNBUFFERED: &str = "PYTHONUNBUFFERED";
 
 /// What helps a process that does not start.
 const MEND: &str = "save a file to start it again";
@@ -126,22 +131,27 @@ impl Dev {
     }
 
     /// The files and folders whose saves count.
-    fn watched(&self, folder: &std::path::Path) -> Vec<PathBuf> {
-        if !self.watch.is_empty() {
-            return self.watch.clone();
-        }
+    fn watched(&self, folder: &Path) -> Vec<PathBuf> {
         let mut watched = command::files(&self.command);
-        watched.push(folder.to_owned());
+        watched.extend(self.watch.iter().cloned());
+        if self.watch.is_empty() {
+            watched.push(folder.to_owned());
+        }
         watched
     }
 
     fn config(&self, agent: &str) -> Config {
         let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+        let mut added = BTreeMap::new();
+        if self.dialect == Spoken::Grpc && env::var_os(UNBUFFERED).is_none() {
+            added.insert(UNBUFFERED.to_owned(), "1".to_owned());
+        }
         let pool = Pool {
             agent: agent.to_owned(),
             command: self.command.clone(),
             dialect: self.dialect.into(),
             pass_env: names.filter(|name| !name.starts_with("HARNESS_")).collect(),
+            env: added,
             ready_timeout: READY_TIMEOUT,
             restart: Restart {
                 // The same file fails again: the next save is what helps.

@@ -116,10 +116,21 @@ impl Saves {
 
     /// Watches every folder there is. A file of one that is new, if there is any.
     fn cover(&mut self) -> Result<Option<PathBuf>, CliError> {
-        let mut folders = self.roots.parents();
-        let mut waiting = self.roots.folders.clone();
-        let mut found = None;
+        let mut covered = BTreeSet::new();
+        let (mut found, mut waiting) = (None, self.roots.folders.clone());
+        for parent in self.roots.parents() {
+            self.watch_folder(&parent)?;
+            covered.insert(parent);
+        }
         while let Some(folder) = waiting.pop() {
+            if covered.len() >= FOLDERS_MAX {
+                return Err(CliError::Usage(format!(
+                    "there are more than {FOLDERS_MAX} folders to watch: name those that matter \
+                     with --watch"
+                )));
+            }
+            // Before it is listed: what is saved between the two is seen.
+            self.watch_folder(&folder)?;
             let is_new = !self.folders.contains(&folder);
             for entry in std::fs::read_dir(&folder).into_iter().flatten().flatten() {
                 let path = entry.path();
@@ -133,23 +144,20 @@ impl Saves {
                     found = Some(path);
                 }
             }
-            folders.insert(folder);
-            if folders.len() > FOLDERS_MAX {
-                return Err(CliError::Usage(format!(
-                    "there are more than {FOLDERS_MAX} folders to watch: name those that matter \
-                     with --watch"
-                )));
-            }
+            covered.insert(folder);
         }
-        for folder in &folders {
-            // One that is watched already costs nothing; one that was made again is another.
-            match self.watcher.watch(folder, RecursiveMode::NonRecursive) {
-                Err(error) if folder.exists() => return Err(refused(error)),
-                Ok(()) | Err(_) => {}
-            }
-        }
-        self.folders = folders;
+        self.folders = covered;
         Ok(found)
+    }
+
+    /// Watches a folder, without those below. One that is watched already costs nothing; one that
+    /// was made again is another.
+    fn watch_folder(&mut self, folder: &Path) -> Result<(), CliError> {
+        let watched = self.watcher.watch(folder, RecursiveMode::NonRecursive);
+        match watched {
+            Err(error) if folder.exists() => Err(refused(error)),
+            Ok(()) | Err(_) => Ok(()),
+        }
     }
 }
 
