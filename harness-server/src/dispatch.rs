@@ -149,6 +149,13 @@ impl Core {
             .is_some_and(|entry| entry.slot.delivery().is_some())
     }
 
+    /// Whether the worker of a slot has shown that it has the request in it.
+    #[must_use]
+    pub fn has_taken(&self, slot: SlotId) -> bool {
+        let entry = self.slots.get(&slot);
+        entry.is_some_and(|entry| entry.slot.has_taken())
+    }
+
     /// Whether nothing is attached and nothing runs.
     #[must_use]
     pub fn is_idle(&self) -> bool {

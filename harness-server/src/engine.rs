@@ -194,6 +194,12 @@ impl Engine {
         });
     }
 
+    /// Whether a worker owes a released for other work than this.
+    #[must_use]
+    pub fn owes_more(&self, worker: WorkerId, released: Option<(Delivery, Lease)>) -> bool {
+        self.lock().core.owes_more(worker, released)
+    }
+
     /// An operator wants a worker to finish, leave and not come back.
     pub fn drain(&self, worker: WorkerId, reason: String) {
         self.apply(Event::Drain { worker, reason });

@@ -79,7 +79,7 @@ pub enum Event {
         process: ProcessId,
         /// How.
         exit: Exit,
-        /// Whether it was ever given a request.
+        /// Whether it was ever ready: given a request, or, where it dials back, attached.
         was_asked: bool,
     },
     /// Nothing is left of a process and its descendants: its seat is free.
@@ -134,7 +134,7 @@ pub enum Ended {
     Normal,
     /// The harness ended it.
     Stopped(Reason),
-    /// It never became ready, or ended before it was given a request.
+    /// It never became ready; in JSON Lines, it ended before it was given a request.
     FailedStart,
     /// It died by itself.
     Crashed,
@@ -307,11 +307,16 @@ impl Pool {
             Phase::Stopping(_) | Phase::Exited(_) => return,
         };
         process.enter(now, Phase::Stopping(Ladder::begin(now, reason)));
-        // A JSON Lines worker cannot be told to stop in any other way. One that has answered the
-        // only request it was to get is about to end by itself.
-        let ends_by_itself =
-            why == Detached::Left && self.rules.per_request && process.answered > 0;
-        if self.rules.dialect == Dialect::Jsonl && !ends_by_itself {
+        let at_once = match self.rules.dialect {
+            // It cannot be told to stop in any other way. One that has answered the only request
+            // it was to get is about to end by itself.
+            Dialect::Jsonl => {
+                why != Detached::Left || !self.rules.per_request || process.answered == 0
+            }
+            // The end of all calls may have overtaken what tells it to leave.
+            Dialect::Grpc => reason == Reason::Leaving && why == Detached::Left,
+        };
+        if at_once {
             self.climb(now, id, Rung::Sigterm, actions);
         }
     }

@@ -98,7 +98,7 @@ async fn ask(
     };
     let call = Call {
         timeout: None,
-        trace: Call::of(&headers, &axum::http::Extensions::new()).trace,
+        ..Call::of(&headers, &axum::http::Extensions::new())
     };
     match admission.admit(ask, call) {
         Err(failure) => failed(&failure),
@@ -202,7 +202,8 @@ fn replied(value: Payload) -> Response {
     ([(header::CONTENT_TYPE, media_type)], value.data).into_response()
 }
 
-fn failed(failure: &Failure) -> Response {
+/// A failure as JSON.
+pub(super) fn failed(failure: &Failure) -> Response {
     let body = json!({ "error": events::error_to_json(failure) });
     let mut response = (
         http_status(failure.code),

@@ -12,6 +12,7 @@ use crate::envelope::Code;
 use crate::ids::RunId;
 
 use super::admission::{Admission, Ask, Call};
+use super::router::Arrival;
 use super::status::{of_failure, refused};
 use super::streams::{self, Answers};
 use super::{convert, entries, many};
@@ -144,6 +145,7 @@ impl RunService for Runs {
         &self,
         request: Request<relay::CancelRunRequest>,
     ) -> Result<Response<relay::CancelRunResponse>, Status> {
+        let who = Arrival::principal(request.extensions()).subject();
         let asked = request.into_inner();
         let engine = self.admission.engine();
         let (id, _) = self.find(&asked.run_id, &asked.namespace)?;
@@ -151,7 +153,7 @@ impl RunService for Runs {
             let message = format!("reason has more than {REASON_BYTES} bytes");
             return Err(refused(Code::InvalidRequest, message));
         }
-        engine.cancel(id, "anonymous".into(), asked.reason);
+        engine.cancel(id, who, asked.reason);
         let (id, view) = self.find(&asked.run_id, &asked.namespace)?;
         let run = Some(entries::run_to_proto(engine, id, view));
         Ok(Response::new(relay::CancelRunResponse { run }))

@@ -10,14 +10,14 @@ use tokio::sync::Mutex;
 use tonic::transport::Channel;
 use tracing::{info, warn};
 
-use super::{Address, connect};
+use super::{Address, Credential, Place, connect};
 use crate::error::{Error, ErrorKind};
 use crate::retry::Backoff;
 
 /// One connection, made again when it broke.
 #[derive(Debug)]
 pub(crate) struct Link {
-    address: Address,
+    place: Place,
     connection: Mutex<Connection>,
     presence: std::sync::Mutex<Presence>,
 }
@@ -38,20 +38,24 @@ struct Presence {
 }
 
 impl Link {
-    pub(crate) fn new(address: Address, initial: Duration, max: Duration) -> Self {
+    pub(crate) fn new(place: Place, initial: Duration, max: Duration) -> Self {
         let connection = Connection {
             backoff: Backoff::new(initial, max),
             channel: None,
         };
         Self {
-            address,
+            place,
             connection: Mutex::new(connection),
             presence: Default::default(),
         }
     }
 
     pub(crate) fn address(&self) -> &Address {
-        &self.address
+        &self.place.address
+    }
+
+    pub(crate) fn credential(&self) -> Credential {
+        self.place.credential.clone()
     }
 
     /// The connection and its number, once there is one: tries until it is made. Only a bad
@@ -62,7 +66,7 @@ impl Link {
             if let Some(channel) = &connection.channel {
                 return Ok((self.presence().newest, channel.clone()));
             }
-            match connect(&self.address).await {
+            match connect(self.address()).await {
                 Ok((channel, _)) => {
                     connection.channel = Some(channel);
                     connection.backoff.reset();
@@ -93,7 +97,7 @@ impl Link {
     pub(crate) fn back(&self, number: u64) {
         let mut presence = self.presence();
         if presence.newest == number && std::mem::replace(&mut presence.away, false) {
-            info!(address = %self.address, "the harness is back");
+            info!(address = %self.address(), "the harness is back");
         }
     }
 
@@ -101,7 +105,7 @@ impl Link {
     pub(crate) fn away(&self, number: u64, why: &str) {
         let mut presence = self.presence();
         if presence.newest == number && !std::mem::replace(&mut presence.away, true) {
-            warn!(address = %self.address, why, "the harness is away; trying to reach it");
+            warn!(address = %self.address(), why, "the harness is away; trying to reach it");
         }
     }
 

@@ -229,6 +229,17 @@ impl Model {
         self.count_worker(worker, |counts| counts.1 -= 1);
     }
 
+    /// A worker is about to have stopped: it owes nothing any more.
+    pub(crate) fn stopped(&mut self, worker: usize) {
+        while let Some(at) = self
+            .unreleased
+            .iter()
+            .position(|held| held.worker == worker)
+        {
+            self.forget(at);
+        }
+    }
+
     /// A worker is about to say released.
     pub(crate) fn released(&mut self, worker: usize, delivery: Delivery, lease: Lease) {
         let held = self.unreleased.iter().position(|held| {
