@@ -24,14 +24,11 @@ use crate::shutdown::Stops;
 use saves::Saves;
 
 /// The dialect of a worker that is told none.
-const DIALECT: Spoken = Spoken::Jsonl;
+const DIALECT: Spoken = Spoken::Grpc;
 
 /// Has Python show at once what it prints to a pipe. Not for a worker whose replies go there: it must
 /// flush them itself, and should find out here.
 const UNBUFFERED: &str = "PYTHONUNBUFFERED";
-
-/// What helps a process that does not start.
-const MEND: &str = "save a file to start it again";
 
 /// How long requests that are in work may go on when all ends.
 const GRACE: Duration = Duration::from_secs(1);
@@ -43,14 +40,16 @@ const READY_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Starts a harness and one process of the command, and prints what to type to ask it. What the process
-writes to standard error is shown here. A file that is saved below the current folder, or that the
-command names, has another process started; the one before finishes what it works on and goes. A
-process that does not start is started again at the next save. Not watched: what begins with a dot,
-target, node_modules, __pycache__, virtual environments, *.log, *.tmp and editors' own files.
+writes to standard error is shown here, with --dialect grpc standard output too. A file that is saved
+below the current folder, or that the command names, has another process started; the one before
+finishes what it works on and goes. A process that does not start is started again at the next save.
+Not watched: what begins with a dot, target, node_modules, __pycache__, virtual environments, *.log,
+*.tmp and editors' own files.
 The process has your environment. Ctrl-C ends everything.
 
 Examples:
   harness dev -- python3 worker.py
+  harness dev --dialect jsonl -- python3 worker.py
   harness dev --agent summarize --watch src --watch prompts -- node build/worker.js")]
 pub(super) struct Dev {
     /// The agent's name [default: after the file that is run, else after the folder]
@@ -116,18 +115,28 @@ impl Dev {
         for line in invitation(&agent, &why, &address) {
             output::note(&line);
         }
-        let pools = server.pools();
+        let (pools, mend) = (server.pools(), self.mend());
         let work = async |stop| {
             tokio::select! {
                 () = server.run(stop) => Ok(()),
                 failed = replace(&agent, &pools, saves) => failed,
-                () = progress::tell(&pools, Vec::new(), MEND) => Ok(()),
+                () = progress::tell(&pools, Vec::new(), mend) => Ok(()),
             }
         };
         stops
             .run(work)
             .await
             .unwrap_or_else(|stop| Err(CliError::cut_off(stop)))
+    }
+
+    /// What helps a process that does not start.
+    fn mend(&self) -> &'static str {
+        match self.dialect {
+            Spoken::Grpc => {
+                "save a file to start it again; one that speaks JSON Lines needs --dialect jsonl"
+            }
+            Spoken::Jsonl => "save a file to start it again",
+        }
     }
 
     /// The files and folders whose saves count.

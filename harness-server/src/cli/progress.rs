@@ -52,7 +52,18 @@ impl Told {
         let failed = pool.totals.failed_starts > self.totals.failed_starts;
         let gave_up = pool.state == State::CrashLooping;
         if failed || (gave_up && !self.gave_up) {
-            lines.push(format!("the process did not start: {exit}; {mend}"));
+            let serving = pool
+                .processes
+                .iter()
+                .find(|process| process.phase == PhaseView::Ready);
+            let meanwhile = serving
+                .and_then(|process| process.pid)
+                .map_or_else(String::new, |pid| {
+                    format!("; until then process {pid} serves on")
+                });
+            lines.push(format!(
+                "the process did not start: {exit}; {mend}{meanwhile}"
+            ));
         }
         let ready = pool.processes.iter();
         let ready: BTreeSet<u32> = ready

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use harness_tests::{BOUND, Harness, Process, eventually};
 use serde_json::json;
 
-use super::{error, pool, pool_with, reply, start};
+use super::{ask, error, pool, pool_with, reply, start};
 
 /// Every sample, by its name and labels as they are written.
 #[track_caller]
@@ -105,6 +105,33 @@ fn the_kill_ladder_and_crashes_are_counted_with_their_times() {
     assert!(
         time("reaped") >= time("sigterm") && time("reaped") > 0.0,
         "{told:#?}"
+    );
+}
+
+#[test]
+fn a_worker_that_lets_go_in_time_is_a_rung_of_its_own() {
+    let puppet = harness_tests::program("puppet").display().to_string();
+    let config = format!("[[pool]]\nagent = \"puppet\"\ncommand = [\"{puppet}\"]\n");
+    let harness = start(&config, &["puppet"]);
+    let hang = json!({"do": "hang"});
+    let told = ask(&harness, "puppet", &hang, &["--timeout", "300ms"]);
+    assert_eq!(told["error"]["code"], "DEADLINE_EXCEEDED", "{told}");
+    let rungs = |told: &BTreeMap<String, f64>, rung: &str| {
+        let labels = format!("\"puppet\",rung=\"{rung}\"");
+        sample(told, "harness_pool_stop_rungs_total", &labels)
+    };
+    let told = eventually("a released request", BOUND, || {
+        let told = metrics(&harness);
+        (rungs(&told, "released") == 1.0).then_some(told)
+    });
+    assert_eq!(
+        (rungs(&told, "sigterm"), rungs(&told, "reaped")),
+        (0.0, 0.0),
+        "{told:#?}"
+    );
+    assert_eq!(
+        sample(&told, "harness_pool_restarts_total", "\"puppet\""),
+        0.0
     );
 }
 

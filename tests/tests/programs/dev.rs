@@ -194,6 +194,46 @@ fn a_process_that_dies_or_hangs_is_told_and_replaced() {
 }
 
 #[test]
+fn a_worker_that_dials_back_is_what_it_expects_and_all_it_prints_is_shown() {
+    let folder = TempDir::new().expect("a folder");
+    let puppet = program("puppet").display().to_string();
+    let prints =
+        |what: &str| format!("echo '{what} out'; echo '{what} err' >&2\nexec '{puppet}'\n");
+    save(folder.path(), &prints("one"));
+    let mut dev = command("harness");
+    dev.args(["dev", "--agent", "puppet", "--listen", "127.0.0.1:0", "--"]);
+    dev.args(["sh", "worker.sh"]).current_dir(folder.path());
+    let mut dev = Process::start("harness dev", dev);
+    for line in ["one out", "one err", "is ready to be asked as puppet"] {
+        dev.wait_for_line(line);
+    }
+    let line = dev.wait_for_line(" ask puppet hello --server ");
+    let address = line.rsplit(' ').next().unwrap_or_default();
+    let ask = || {
+        let mut ask = command("harness");
+        ask.args([
+            "ask",
+            "puppet",
+            r#"{"do": "reply", "value": 5}"#,
+            "--server",
+            address,
+        ]);
+        Process::run("harness ask", ask).stdout
+    };
+    assert_eq!(ask(), "5\n");
+    save(folder.path(), "exit 3\n");
+    dev.wait_for_line("the process did not start: exit code 3");
+    let told = dev.wait_for_line("until then process ");
+    assert!(told.contains("--dialect jsonl"), "{told}");
+    assert_eq!(ask(), "5\n", "the process before");
+    save(folder.path(), &prints("two"));
+    dev.wait_for_line("two out");
+    dev.signal(Signal::SIGINT);
+    let left = dev.finish();
+    assert_eq!(left.code, Some(0), "{left}");
+}
+
+#[test]
 fn a_worker_has_the_environment_of_its_author() {
     let folder = TempDir::new().expect("a folder");
     save(
