@@ -9,6 +9,7 @@ mod notes;
 mod outbox;
 mod slot_handle;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -20,7 +21,9 @@ use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::Limits;
-use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, Pooled, WorkerView};
+use crate::dispatch::{
+    Action, AgentLoad, AgentView, Chance, Core, Event, Note, Offer, Pooled, WorkerView,
+};
 use crate::envelope::Answer;
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::journal::Proof;
@@ -233,6 +236,12 @@ impl Engine {
     #[must_use]
     pub fn agents(&self, namespace: &str) -> Vec<AgentView> {
         self.lock().core.view_agents(namespace)
+    }
+
+    /// How busy each known agent is.
+    #[must_use]
+    pub fn loads(&self) -> BTreeMap<AgentKey, AgentLoad> {
+        self.lock().core.loads()
     }
 
     /// Whether an agent has a slot that is not leaving, or a pool that is not crash-looping; none

@@ -10,6 +10,7 @@ mod ends;
 mod process;
 mod restarts;
 mod seats;
+mod totals;
 mod view;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ use restarts::Restarts;
 
 pub use process::{Dialect, Exit, Reason, Rung, Stop};
 pub use restarts::{CRASHES_MAX, Restart};
+pub use totals::{Climbs, Totals};
 pub use view::{PhaseView, ProcessView, State, StopView, View};
 
 /// What a pool keeps to.
@@ -164,6 +166,7 @@ pub struct Pool {
     last_exit: Option<Exit>,
     /// The latest processes the harness has ended.
     stops: VecDeque<StopView>,
+    totals: Totals,
 }
 
 impl Pool {
@@ -181,6 +184,7 @@ impl Pool {
             replacing_waits: None,
             last_exit: None,
             stops: VecDeque::new(),
+            totals: Totals::default(),
         }
     }
 
@@ -212,7 +216,12 @@ impl Pool {
             }
             Event::NotStarted(process) => self.not_started(now, process, actions),
             Event::Attached(process) => self.attached(now, process, actions),
-            Event::Answered(process) => self.answered(process),
+            // Most answers change nothing about seats.
+            Event::Answered(process) => {
+                if !self.answered(process) {
+                    return;
+                }
+            }
             Event::Detached(process, why) => self.detached(now, process, why, actions),
             Event::Exited {
                 process,
@@ -257,6 +266,8 @@ impl Pool {
                     && ladder.reason == Reason::Cancelled
                     && ladder.rung == Rung::CallEnded =>
             {
+                let after = now.saturating_duration_since(ladder.began);
+                self.totals.released.add(after);
                 process.enter(now, Phase::Attached);
             }
             Phase::Stopping(_) => actions.push(Action::Dismiss(id)),
@@ -264,15 +275,19 @@ impl Pool {
         }
     }
 
-    fn answered(&mut self, id: ProcessId) {
+    /// A process has answered; whether it is to be replaced from now on.
+    fn answered(&mut self, id: ProcessId) -> bool {
         let max_requests = self.rules.max_requests;
-        if let Some(process) = self.processes.get_mut(&id) {
-            process.answered += 1;
-            process.worn |= max_requests > 0 && process.answered >= max_requests;
-            if process.answered == 1 {
-                self.restarts.useful();
-            }
+        let Some(process) = self.processes.get_mut(&id) else {
+            return false;
+        };
+        process.answered += 1;
+        if process.answered == 1 {
+            self.restarts.useful();
         }
+        let is_worn = max_requests > 0 && process.answered >= max_requests;
+        process.worn |= is_worn;
+        is_worn
     }
 
     fn detached(&mut self, now: Instant, id: ProcessId, why: Detached, actions: &mut Vec<Action>) {

@@ -8,6 +8,7 @@ mod example;
 mod faults;
 mod grpc;
 mod ladder;
+mod metrics;
 mod modes;
 mod operating;
 
