@@ -28,14 +28,14 @@ impl DemoWorker {
         match self.agent {
             Agent::Echo => {
                 Worker::builder(agent_fn(echo))
-                    .name("echo")
+                    .from_env()
                     .description("answers with what it was asked")
                     .run()
                     .await
             }
             Agent::Hang => {
                 Worker::builder(blocking_fn(hang))
-                    .name("hang")
+                    .from_env()
                     .description("never answers, whatever it is told")
                     .run()
                     .await
