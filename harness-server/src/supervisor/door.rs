@@ -1,12 +1,13 @@
 //! The Unix socket that the processes of a pool dial back to.
 //!
 //! Owns its folder, which is 0700 and holds nothing else, and whose they are: those of the user that
-//! the processes run as. Who is let in is `auth`'s affair, and what is said on it `api`'s.
+//! the processes run as. A harness that was killed leaves its folders; the next one removes those
+//! that were its own user's. Who is let in is `auth`'s affair, and what is said on it `api`'s.
 
 use std::env;
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,6 +19,12 @@ use super::isolation::User;
 
 /// Longer paths do not fit the address of a socket everywhere.
 const PATH_BYTES: usize = 100;
+
+/// What the names of the folders begin with.
+const FOLDER: &str = "harness-";
+
+/// The name of the socket in its folder.
+const SOCKET: &str = "s";
 
 /// Serves a socket until it is cancelled.
 pub type Serve = Arc<dyn Fn(UnixListener, CancellationToken) + Send + Sync>;
@@ -36,6 +43,10 @@ pub(super) struct Door {
 struct Place {
     folder: PathBuf,
     socket: PathBuf,
+    /// The folder, locked before its socket is there: the lock goes with the harness, however it
+    /// ends.
+    #[expect(dead_code, reason = "is locked as long as it is open")]
+    lock: File,
 }
 
 impl Door {
@@ -77,12 +88,43 @@ pub(super) fn check(user: Option<&User>) -> io::Result<()> {
 }
 
 fn bind(user: Option<&User>) -> io::Result<(Place, UnixListener)> {
-    let folder = folder(user)?;
+    let places = [env::temp_dir(), PathBuf::from("/tmp")];
+    let mut why = Vec::new();
+    for place in &places {
+        match bind_in(place, user) {
+            Ok(bound) => return Ok(bound),
+            Err(error) => why.push(format!("in {}: {error}", place.display())),
+        }
+    }
+    why.dedup();
+    Err(io::Error::other(format!(
+        "{}; TMPDIR must name a folder that can be written",
+        why.join("; ")
+    )))
+}
+
+fn bind_in(place: &Path, user: Option<&User>) -> io::Result<(Place, UnixListener)> {
+    let place = std::path::absolute(place)?;
+    let folder = place.join(format!(
+        "{FOLDER}{}",
+        &Uuid::new_v4().simple().to_string()[..16]
+    ));
+    let socket = folder.join(SOCKET);
+    if socket.as_os_str().len() >= PATH_BYTES {
+        return Err(io::Error::other("its path is too long for a socket"));
+    }
+    if user.is_some() && !place.ancestors().all(is_open) {
+        return Err(io::Error::other("not every user may enter it"));
+    }
     // It must not be there: nobody else can have made it.
     DirBuilder::new().mode(0o700).create(&folder)?;
+    let lock = File::open(&folder)?;
+    lock.lock()?;
+    sweep(&place, lock.metadata()?.uid());
     let place = Place {
-        socket: folder.join("s"),
+        socket,
         folder,
+        lock,
     };
     let listener = UnixListener::bind(&place.socket)?;
     fs::set_permissions(&place.socket, Permissions::from_mode(0o600))?;
@@ -94,25 +136,25 @@ fn bind(user: Option<&User>) -> io::Result<(Place, UnixListener)> {
     Ok((place, listener))
 }
 
-/// A name for the folder, in the first place for such things that is short enough and, for another
-/// user, open to all.
-fn folder(user: Option<&User>) -> io::Result<PathBuf> {
-    let name = format!("harness-{}", &Uuid::new_v4().simple().to_string()[..16]);
-    let places = [env::temp_dir(), PathBuf::from("/tmp")];
-    let mut folders = places.iter().filter_map(|place| {
-        let place = std::path::absolute(place).ok()?;
-        let reached = user.is_none() || place.ancestors().all(is_open);
-        let folder = place.join(&name);
-        let short = folder.join("s").as_os_str().len() < PATH_BYTES;
-        (reached && short).then_some(folder)
-    });
-    folders.next().ok_or_else(|| {
-        io::Error::other(format!(
-            "neither {} nor /tmp can hold it: TMPDIR must name a short path that every user may \
-             enter",
-            places[0].display()
-        ))
-    })
+/// Removes the folders of harnesses of this user that were killed. What cannot be removed stays.
+fn sweep(place: &Path, uid: u32) {
+    let entries = fs::read_dir(place).into_iter().flatten().flatten();
+    for entry in entries.filter(|it| it.file_name().to_string_lossy().starts_with(FOLDER)) {
+        let folder = entry.path();
+        let is_ours = fs::symlink_metadata(&folder).is_ok_and(|it| it.is_dir() && it.uid() == uid);
+        // One without its socket is being made.
+        let socket = folder.join(SOCKET);
+        let is_made = fs::symlink_metadata(&socket).is_ok_and(|it| it.file_type().is_socket());
+        if is_ours && is_made && is_left(&folder) {
+            drop(fs::remove_file(&socket));
+            drop(fs::remove_dir(&folder));
+        }
+    }
+}
+
+/// Whether no harness holds a folder.
+fn is_left(folder: &Path) -> bool {
+    File::open(folder).is_ok_and(|folder| folder.try_lock().is_ok())
 }
 
 /// Whether every user may pass through a folder.
@@ -122,8 +164,9 @@ fn is_open(folder: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
     use std::sync::Mutex;
+
+    use tempfile::TempDir;
 
     use super::*;
 
@@ -163,5 +206,38 @@ mod tests {
         let (_listener, stop) = served.lock().expect("a lock").take().expect("served");
         assert!(stop.is_cancelled());
         assert!(!folder.exists());
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_harness_has_left_is_removed_and_what_a_living_one_holds_is_not() {
+        let temp = TempDir::new().expect("a folder");
+        let (held, _listener) = bind_in(temp.path(), None).expect("bound");
+        let (dead, listener) = bind_in(temp.path(), None).expect("bound");
+        let (folder, mut foreign) = (dead.folder.clone(), temp.path().to_owned());
+        foreign.push("harness-notes");
+        fs::create_dir(&foreign).expect("made");
+        fs::write(foreign.join(SOCKET), "no socket").expect("written");
+        // A harness that is killed closes what it holds and removes nothing.
+        let dead = std::mem::ManuallyDrop::new(dead);
+        dead.lock.unlock().expect("unlocked");
+        drop(listener);
+        assert!(folder.exists());
+        let (_next, _listener) = bind_in(temp.path(), None).expect("bound");
+        assert!(!folder.exists());
+        assert!(held.socket.exists() && foreign.join(SOCKET).exists());
+    }
+
+    #[tokio::test]
+    async fn a_place_that_cannot_hold_it_is_told_with_its_reason() {
+        let temp = TempDir::new().expect("a folder");
+        let long = temp.path().join("x".repeat(PATH_BYTES));
+        fs::create_dir(&long).expect("made");
+        for (place, part) in [
+            (temp.path().join("none"), "No such file"),
+            (long, "too long"),
+        ] {
+            let refused = bind_in(&place, None).expect_err("refused").to_string();
+            assert!(refused.contains(part), "{refused}");
+        }
     }
 }
