@@ -34,6 +34,7 @@ pub struct Process {
     worker: OnceLock<(WorkerId, String)>,
     in_hand: InHand,
     asked: AtomicBool,
+    told_to_leave: AtomicBool,
     answered: AtomicU64,
     dismissed: CancellationToken,
     death: watch::Sender<Option<Death>>,
@@ -97,6 +98,7 @@ impl Process {
             worker: OnceLock::new(),
             in_hand: InHand::default(),
             asked: AtomicBool::new(false),
+            told_to_leave: AtomicBool::new(false),
             answered: AtomicU64::new(0),
             dismissed: CancellationToken::new(),
             death: watch::Sender::new(None),
@@ -166,6 +168,23 @@ impl Process {
         self.in_hand.set(Some(delivery));
     }
 
+    /// It is written to it that it is to leave.
+    pub fn tell_to_leave(&self) {
+        self.told_to_leave.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was ever given a request.
+    #[must_use]
+    pub fn was_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was ever given anything to do: a request, or to leave.
+    #[must_use]
+    pub fn had_orders(&self) -> bool {
+        self.was_asked() || self.told_to_leave.load(Ordering::Relaxed)
+    }
+
     /// Which request is in hand.
     #[must_use]
     pub fn in_hand(&self) -> &InHand {
@@ -186,7 +205,7 @@ impl Process {
     /// Whether a new call of it is to be refused.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let spent = self.per_request && self.asked.load(Ordering::Relaxed);
+        let spent = self.per_request && self.was_asked();
         spent || self.dismissed.is_cancelled() || self.death.borrow().is_some()
     }
 

@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use harness_proto::v1::{self, ErrorCode, Hello, Released, attach_request::Frame, hello::Previous};
+use harness_proto::v1::{
+    self, ErrorCode, Hello, Released, attach_request::Frame, attach_response, hello::Previous,
+};
 use harness_tests::raw::{self, RawSlot, reason, typed, within};
 use harness_tests::{BOUND, Harness, Process, eventually};
 use serde_json::json;
@@ -386,4 +388,34 @@ fn the_token_of_a_reaped_process_is_good_no_more() {
         );
     }
     assert_eq!(reply(&harness, &answers("and on")), "and on");
+}
+
+#[test]
+fn a_process_that_leaves_untold_before_it_was_asked_is_a_crash_and_a_drained_one_is_none() {
+    let harness = idle("");
+    let leaves = |crashes: u64, drain: bool| {
+        let given = given(&harness);
+        runtime().block_on(async {
+            let channel = raw::connect(&given.address).await;
+            let token = given.authorization.as_str();
+            let mut slot = attach(channel, token, raw::hello("idle"))
+                .await
+                .expect("let in");
+            let before = pids(&harness.wait_for_full("idle"));
+            if drain {
+                assert_eq!(harness.cli(["drain", "idle-raw"]).code, Some(0));
+                let frame = slot.next().await;
+                assert!(
+                    matches!(frame, attach_response::Frame::Drain(_)),
+                    "{frame:?}"
+                );
+            }
+            slot.half_close();
+            harness.wait_for_pool("idle", "another process", |pool| pids(pool) != before);
+        });
+        let view = harness.pool("idle");
+        assert_eq!(view["crashes"], crashes, "{view}");
+    };
+    leaves(1, false);
+    leaves(1, true);
 }
