@@ -83,7 +83,7 @@ fn a_command_that_is_not_there_is_a_failed_start_that_names_it() {
 fn a_worker_that_writes_before_it_is_asked_is_a_failed_start_that_names_the_line() {
     let script = "echo starting up; exec cat >/dev/null";
     for mode in ["reuse", "per-request"] {
-        let settings = format!("dialect = \"jsonl\"\nmode = \"{mode}\"");
+        let settings = format!("mode = \"{mode}\"");
         let config = pool_with("chatty", &["sh", "-c", script], &settings);
         let harness = Harness::builder().config(config).start();
         let view = harness.wait_for_pool("chatty", "crash-looping", |pool| {
