@@ -21,7 +21,7 @@ use super::isolation::User;
 const PATH_BYTES: usize = 100;
 
 /// What the names of the folders begin with.
-const FOLDER: &str = "harness-";
+const FOLDER: &str = "harness-pool-";
 
 /// The name of the socket in its folder.
 const SOCKET: &str = "s";
@@ -45,8 +45,7 @@ struct Place {
     socket: PathBuf,
     /// The folder, locked before its socket is there: the lock goes with the harness, however it
     /// ends.
-    #[expect(dead_code, reason = "is locked as long as it is open")]
-    lock: File,
+    _lock: File,
 }
 
 impl Door {
@@ -124,7 +123,7 @@ fn bind_in(place: &Path, user: Option<&User>) -> io::Result<(Place, UnixListener
     let place = Place {
         socket,
         folder,
-        lock,
+        _lock: lock,
     };
     let listener = UnixListener::bind(&place.socket)?;
     fs::set_permissions(&place.socket, Permissions::from_mode(0o600))?;
@@ -214,12 +213,12 @@ mod tests {
         let (held, _listener) = bind_in(temp.path(), None).expect("bound");
         let (dead, listener) = bind_in(temp.path(), None).expect("bound");
         let (folder, mut foreign) = (dead.folder.clone(), temp.path().to_owned());
-        foreign.push("harness-notes");
+        foreign.push(format!("{FOLDER}notes"));
         fs::create_dir(&foreign).expect("made");
         fs::write(foreign.join(SOCKET), "no socket").expect("written");
         // A harness that is killed closes what it holds and removes nothing.
         let dead = std::mem::ManuallyDrop::new(dead);
-        dead.lock.unlock().expect("unlocked");
+        dead._lock.unlock().expect("unlocked");
         drop(listener);
         assert!(folder.exists());
         let (_next, _listener) = bind_in(temp.path(), None).expect("bound");
