@@ -54,6 +54,8 @@ enum State {
     /// Half-closed; waiting for the harness to end the call.
     Closing {
         until: Instant,
+        /// What was answered so shortly before that a stop of it may cross the half-close.
+        answered: Option<Lease>,
     },
     Over,
 }
@@ -83,7 +85,7 @@ impl Session {
     /// When [`Event::Tick`] is due.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         match &self.state {
-            State::Greeting { until } | State::Closing { until } => Some(*until),
+            State::Greeting { until } | State::Closing { until, .. } => Some(*until),
             State::Ready(attached) | State::Busy(attached, _) => {
                 Some(attached.next_beat.min(attached.dead_at()))
             }
@@ -246,8 +248,13 @@ impl Session {
 
     fn half_close(&mut self, now: Instant, actions: &mut Vec<Action>) {
         actions.push(Action::HalfClose);
+        let answered = match std::mem::replace(&mut self.state, State::Over) {
+            State::Ready(attached) => attached.crossed(now),
+            State::Greeting { .. } | State::Busy(..) | State::Closing { .. } | State::Over => None,
+        };
         self.state = State::Closing {
             until: now + CLOSE_TIMEOUT,
+            answered,
         };
     }
 
@@ -275,7 +282,7 @@ impl Session {
                     actions.push(Action::Send(Outbound::Heartbeat { held }));
                 }
             }
-            State::Closing { until } => {
+            State::Closing { until, .. } => {
                 if now >= *until {
                     self.state = State::Over;
                     actions.push(Action::Over(Next::Left));
@@ -298,6 +305,13 @@ impl Session {
 }
 
 impl Attached {
+    /// What was answered last, if the harness may not have read the answer yet: two intervals
+    /// after it, it has long.
+    fn crossed(self, now: Instant) -> Option<Lease> {
+        let (lease, at) = self.answered?;
+        (now.saturating_duration_since(at) <= self.interval * 2).then_some(lease)
+    }
+
     fn dead_at(&self) -> Instant {
         self.last_heard + self.interval * MISSED_HEARTBEATS
     }

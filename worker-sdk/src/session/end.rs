@@ -90,19 +90,16 @@ impl Session {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Greeting { .. } => actions.push(Action::Over(refused(end))),
             State::Ready(attached) => {
-                let crossed = attached.answered.filter(|(_, at)| {
-                    // Two intervals after a reply the harness has long read it.
-                    now.saturating_duration_since(*at) <= attached.interval * 2
-                });
-                let released = crossed.map(|(lease, _)| lease);
+                let released = attached.crossed(now);
                 actions.push(Action::Over(follow(end, released)));
             }
             State::Busy(_, work) => {
                 actions.push(Action::Stop(end.cancel_reason()));
                 actions.push(Action::Over(follow(end, Some(work.lease))));
             }
-            // The half-close came from us: whatever ends the call now, this slot is done.
-            State::Closing { .. } => actions.push(Action::Over(Next::Left)),
+            State::Closing { answered, .. } => {
+                actions.push(Action::Over(closed(follow(end, answered))));
+            }
             State::Over => {}
         }
     }
@@ -201,6 +198,23 @@ fn refused(end: End) -> Next {
         | EndCode::Unavailable
         | EndCode::ResourceExhausted
         | EndCode::Other => end.back_off(None, false),
+    }
+}
+
+/// After an end of a call that was half-closed: this slot is done, but for the one word that is owed
+/// when a stop and our reply have crossed.
+fn closed(next: Next) -> Next {
+    match next {
+        Next::AtOnce {
+            released: Some(lease),
+        } => Next::AtOnce {
+            released: Some(lease),
+        },
+        Next::AtOnce { released: None }
+        | Next::BackOff { .. }
+        | Next::Left
+        | Next::Drained
+        | Next::GiveUp(_) => Next::Left,
     }
 }
 
