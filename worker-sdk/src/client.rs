@@ -66,12 +66,12 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Harness {
-    channel: Channel,
     shared: Arc<Shared>,
 }
 
 #[derive(Debug)]
 struct Shared {
+    channel: Channel,
     address: Address,
     hearing: Hearing,
     /// The readers of the AskMany calls; the last clone takes them along.
@@ -116,12 +116,12 @@ impl Harness {
 
     fn over(address: Address, (channel, hearing): (Channel, Hearing)) -> Self {
         let shared = Shared {
+            channel,
             address,
             hearing,
             readers: Mutex::default(),
         };
         Self {
-            channel,
             shared: Arc::new(shared),
         }
     }
@@ -178,11 +178,13 @@ impl Harness {
     }
 
     fn runs(&self) -> RunServiceClient<Channel> {
-        RunServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
+        RunServiceClient::new(self.shared.channel.clone())
+            .max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 
     fn admin(&self) -> AdminServiceClient<Channel> {
-        AdminServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
+        AdminServiceClient::new(self.shared.channel.clone())
+            .max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 
     /// A call's answer, or why there is none. One that nobody ever says a word to is not waited

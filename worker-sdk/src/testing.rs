@@ -25,12 +25,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use tokio_util::task::TaskTracker;
-
 use crate::agent::{Agent, AgentError};
 use crate::client::Harness;
 use crate::context::{
-    Caller, Cancel, CancelReason, Context, Facts, LogLevel, Recording, Sink, Trace, deadline_in,
+    Caller, CancelReason, Context, Facts, LogLevel, Recording, Sink, Trace, deadline_in,
 };
 use crate::payload::Payload;
 use crate::session::Entry;
@@ -128,18 +126,12 @@ impl ContextBuilder {
     pub fn build(self) -> (Context, Record) {
         let mut facts = self.facts;
         facts.deadline = deadline_in(tokio::time::Instant::now().into_std(), self.timeout);
+        let recording = Recording::default();
+        let ctx = Context::new(facts, Sink::Recording(recording.clone()), self.harness);
         let record = Record {
-            recording: Recording::default(),
-            cancel: Cancel::default(),
-            holds: TaskTracker::new(),
+            recording,
+            ctx: ctx.clone(),
         };
-        let ctx = Context::new(
-            facts,
-            record.cancel.clone(),
-            Sink::Recording(record.recording.clone()),
-            record.holds.clone(),
-            self.harness,
-        );
         (ctx, record)
     }
 }
@@ -148,8 +140,7 @@ impl ContextBuilder {
 #[derive(Debug, Clone)]
 pub struct Record {
     recording: Recording,
-    cancel: Cancel,
-    holds: TaskTracker,
+    ctx: Context,
 }
 
 impl Record {
@@ -195,13 +186,12 @@ impl Record {
     /// Tells the work to stop. A harness would also drop the agent's future; a test does that
     /// itself, by dropping it.
     pub fn cancel(&self, reason: CancelReason) {
-        self.cancel.set(reason);
+        self.ctx.stop(reason);
     }
 
     /// Waits until nothing holds the slot any more; see [`Context::hold`].
     pub async fn released(&self) {
-        self.holds.close();
-        self.holds.wait().await;
+        self.ctx.unheld().await;
     }
 }
 

@@ -3,9 +3,12 @@
 //! Owns the two ends an entry can go to: the call the request came from, or a recording for
 //! tests. Does not know the window; the call answers when an entry has room.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::VecDeque;
+use std::future::{pending, poll_fn};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Poll, Waker};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use crate::error::{Error, ErrorKind};
 use crate::session::Entry;
@@ -18,11 +21,70 @@ pub(crate) struct Append {
     pub(crate) sent: oneshot::Sender<Result<(), Error>>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) enum Sink {
-    // Boxed: a channel of even one makes room for a block of them, at each request.
-    Call(mpsc::Sender<Box<Append>>),
+    Call(Tray),
     Recording(Recording),
+}
+
+/// What one request's agent wants to write, until its call takes it. Holds one entry for each
+/// append that is awaited; takes no memory until there is one.
+#[derive(Debug, Default)]
+pub(crate) struct Tray(Mutex<Lying>);
+
+#[derive(Debug, Default)]
+struct Lying {
+    appends: VecDeque<Append>,
+    taker: Option<Waker>,
+    closed: bool,
+}
+
+impl Tray {
+    async fn append(&self, entry: Entry) -> Result<(), Error> {
+        let (sent, outcome) = oneshot::channel();
+        let taker = {
+            let mut lying = self.lock();
+            if lying.closed {
+                return Err(over());
+            }
+            // What nobody awaits any more makes room.
+            lying.appends.retain(|append| !append.sent.is_closed());
+            lying.appends.push_back(Append { entry, sent });
+            lying.taker.take()
+        };
+        if let Some(taker) = taker {
+            taker.wake();
+        }
+        outcome.await.unwrap_or_else(|_| Err(over()))
+    }
+
+    /// Waits for the next entry. One task may wait.
+    async fn next(&self) -> Append {
+        poll_fn(|cx| {
+            let mut lying = self.lock();
+            match lying.appends.pop_front() {
+                Some(append) => Poll::Ready(append),
+                None => {
+                    lying.taker = Some(cx.waker().clone());
+                    Poll::Pending
+                }
+            }
+        })
+        .await
+    }
+
+    /// Takes nothing more; who waits gets an error.
+    fn close(&self) {
+        let mut lying = self.lock();
+        lying.closed = true;
+        let appends = std::mem::take(&mut lying.appends);
+        drop(lying);
+        drop(appends);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lying> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// What an agent under test wrote, in order.
@@ -46,15 +108,30 @@ impl Recording {
 }
 
 impl Sink {
+    /// To a call.
+    pub(crate) fn call() -> Self {
+        Self::Call(Tray::default())
+    }
+
+    /// What goes to the call next. One task may wait.
+    pub(crate) async fn next(&self) -> Append {
+        match self {
+            Self::Call(tray) => tray.next().await,
+            Self::Recording(_) => pending().await,
+        }
+    }
+
+    /// The call takes nothing more; who waits for it gets an error.
+    pub(crate) fn close(&self) {
+        match self {
+            Self::Call(tray) => tray.close(),
+            Self::Recording(_) => {}
+        }
+    }
+
     pub(super) async fn append(&self, entry: Entry) -> Result<(), Error> {
         match self {
-            Self::Call(call) => {
-                let (sent, outcome) = oneshot::channel();
-                if call.send(Box::new(Append { entry, sent })).await.is_err() {
-                    return Err(over());
-                }
-                outcome.await.unwrap_or_else(|_| Err(over()))
-            }
+            Self::Call(tray) => tray.append(entry).await,
             Self::Recording(recording) => {
                 recording.push(entry);
                 Ok(())

@@ -221,7 +221,7 @@ impl Call<'_> {
     /// ever: the end of its process is proof as well, and until then there is none.
     async fn stop(&mut self, reason: CancelReason) -> bool {
         self.waiting = None;
-        let Some(work) = self.work.take() else {
+        let Some(mut work) = self.work.take() else {
             return true;
         };
         let leaving = &self.shared.leaving;
