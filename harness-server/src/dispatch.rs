@@ -19,6 +19,7 @@ mod placing;
 mod pools;
 mod slots;
 mod timers;
+mod trim;
 mod view;
 mod workers;
 
@@ -44,6 +45,7 @@ pub use actions::{Action, Note};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
 pub use pools::Pooled;
+pub(crate) use trim::trim;
 pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 

@@ -20,7 +20,9 @@ use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::Limits;
-use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, Pooled, WorkerView};
+use crate::dispatch::{
+    Action, AgentView, Chance, Core, Event, Note, Offer, Pooled, WorkerView, trim,
+};
 use crate::envelope::Answer;
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::journal::Proof;
@@ -371,14 +373,16 @@ impl State {
                 .outboxes
                 .get(&slot)
                 .map(|outbox| Effect::To(outbox.clone(), action)),
-            Action::End { slot, .. } => self
-                .outboxes
-                .remove(&slot)
-                .map(|outbox| Effect::To(outbox, action)),
-            Action::Answer { run, answer } => self
-                .callers
-                .remove(&run)
-                .map(|caller| Effect::Answer(caller, run, answer)),
+            Action::End { slot, .. } => {
+                let outbox = self.outboxes.remove(&slot);
+                trim(&mut self.outboxes);
+                outbox.map(|outbox| Effect::To(outbox, action))
+            }
+            Action::Answer { run, answer } => {
+                let caller = self.callers.remove(&run);
+                trim(&mut self.callers);
+                caller.map(|caller| Effect::Answer(caller, run, answer))
+            }
             Action::Grew { run } => self.watches.get(&run).cloned().map(Effect::Grew),
             Action::Judge { .. } => Some(Effect::Judge(action)),
             Action::Note(note) => Some(Effect::Note(note)),
