@@ -1,7 +1,7 @@
 """An asyncio worker for the benchmark: echoes payloads over the generated stubs.
 
     echo_asyncio.py ADDRESS SLOTS          a worker of the minimal level, agent `echo`
-    echo_asyncio.py ADDRESS SLOTS --bare   the same without a hello, for the benchmark's floor
+    echo_asyncio.py ADDRESS SLOTS --bare   the same that never says released, for the benchmark's floor
 """
 
 import asyncio
@@ -14,12 +14,11 @@ from harness.v1 import worker_service_pb2 as wire
 from harness.v1 import worker_service_pb2_grpc as service
 
 
-async def slot(stub, hello):
+async def slot(stub, hello, bare):
     """One call after the other: the last asks of a load are cancelled, which ends theirs."""
     while True:
         call = stub.Attach()
-        if hello is not None:
-            await call.write(wire.AttachRequest(hello=hello))
+        await call.write(wire.AttachRequest(hello=hello))
         try:
             async for frame in call:
                 if frame.WhichOneof("frame") != "request":
@@ -28,7 +27,7 @@ async def slot(stub, hello):
                 reply = wire.Reply(run_id=request.run_id, attempt=request.attempt, worker_seq=1)
                 reply.value.CopyFrom(request.payload)
                 await call.write(wire.AttachRequest(reply=reply))
-                if hello is not None:
+                if not bare:
                     hello.released.run_id, hello.released.attempt = request.run_id, request.attempt
                     hello.released.lease = request.lease
         except grpc.aio.AioRpcError as end:
@@ -38,13 +37,11 @@ async def slot(stub, hello):
 
 
 async def main(address, slots, bare):
-    hello = None
-    if not bare:
-        hello = wire.Hello(protocol_version=1)
-        hello.agent.name, hello.worker.worker_id = "echo", str(uuid.uuid4())
+    hello = wire.Hello(protocol_version=1)
+    hello.agent.name, hello.worker.worker_id = "echo", str(uuid.uuid4())
     async with grpc.aio.insecure_channel(address) as channel:
         stub = service.WorkerServiceStub(channel)
-        await asyncio.gather(*(slot(stub, copy.deepcopy(hello)) for _ in range(slots)))
+        await asyncio.gather(*(slot(stub, copy.deepcopy(hello), bare) for _ in range(slots)))
 
 
 asyncio.run(main(sys.argv[1], int(sys.argv[2]), "--bare" in sys.argv))
