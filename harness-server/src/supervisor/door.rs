@@ -6,7 +6,8 @@
 use std::env;
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,6 +16,13 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use uuid::Uuid;
 
 use super::isolation::User;
+
+/// How the folders are called, before some random digits.
+const NAME: &str = "harness-";
+const NAME_DIGITS: usize = 16;
+
+/// How the sockets in them are.
+const SOCKET: &str = "s";
 
 /// Longer paths do not fit the address of a socket everywhere.
 const PATH_BYTES: usize = 100;
@@ -63,6 +71,15 @@ impl Door {
     }
 }
 
+impl Place {
+    fn at(folder: PathBuf) -> Self {
+        Self {
+            socket: folder.join(SOCKET),
+            folder,
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         // Whoever removed them before has done our work.
@@ -78,12 +95,11 @@ pub(super) fn check(user: Option<&User>) -> io::Result<()> {
 
 fn bind(user: Option<&User>) -> io::Result<(Place, UnixListener)> {
     let folder = folder(user)?;
+    // It has its name once somebody listens; see `sweep`.
+    let place = Place::at(folder.with_extension("new"));
     // It must not be there: nobody else can have made it.
-    DirBuilder::new().mode(0o700).create(&folder)?;
-    let place = Place {
-        socket: folder.join("s"),
-        folder,
-    };
+    DirBuilder::new().mode(0o700).create(&place.folder)?;
+    sweep(&place.folder);
     let listener = UnixListener::bind(&place.socket)?;
     fs::set_permissions(&place.socket, Permissions::from_mode(0o600))?;
     if let Some(user) = user {
@@ -91,19 +107,48 @@ fn bind(user: Option<&User>) -> io::Result<(Place, UnixListener)> {
             chown(path, Some(user.uid), Some(user.gid))?;
         }
     }
-    Ok((place, listener))
+    fs::rename(&place.folder, &folder)?;
+    Ok((Place::at(folder), listener))
+}
+
+/// Removes the folders beside this one that a harness of the same user has left, which was killed.
+fn sweep(own: &Path) {
+    let Some((place, uid)) = own.parent().zip(fs::metadata(own).ok().map(|it| it.uid())) else {
+        return;
+    };
+    for found in fs::read_dir(place).into_iter().flatten().flatten() {
+        let name = found.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        let is_name = |text: &str| {
+            let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            digits && text.len() == NAME_DIGITS
+        };
+        // Of a link, what it is itself.
+        let ours = found.metadata().is_ok_and(|it| {
+            it.is_dir() && it.uid() == uid && it.permissions().mode() & 0o777 == 0o700
+        });
+        if !name.is_some_and(is_name) || !ours {
+            continue;
+        }
+        let folder = found.path();
+        let refused = StdUnixStream::connect(folder.join(SOCKET)).err();
+        if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            drop(Place::at(folder));
+        }
+    }
 }
 
 /// A name for the folder, in the first place for such things that is short enough and, for another
 /// user, open to all.
 fn folder(user: Option<&User>) -> io::Result<PathBuf> {
-    let name = format!("harness-{}", &Uuid::new_v4().simple().to_string()[..16]);
+    let digits = Uuid::new_v4().simple().to_string();
+    let name = format!("{NAME}{}", &digits[..NAME_DIGITS]);
     let places = [env::temp_dir(), PathBuf::from("/tmp")];
     let mut folders = places.iter().filter_map(|place| {
         let place = std::path::absolute(place).ok()?;
         let reached = user.is_none() || place.ancestors().all(is_open);
         let folder = place.join(&name);
-        let short = folder.join("s").as_os_str().len() < PATH_BYTES;
+        let short = folder.join(SOCKET).as_os_str().len() < PATH_BYTES;
         (reached && short).then_some(folder)
     });
     folders.next().ok_or_else(|| {
@@ -122,7 +167,7 @@ fn is_open(folder: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::UnixListener as StdUnixListener;
     use std::sync::Mutex;
 
     use super::*;
@@ -163,5 +208,22 @@ mod tests {
         let (_listener, stop) = served.lock().expect("a lock").take().expect("served");
         assert!(stop.is_cancelled());
         assert!(!folder.exists());
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_a_killed_harness_has_left_is_removed_and_one_in_use_is_not() {
+        let name = || folder(None).expect("a place");
+        let made = [name(), name(), name().with_extension("new")];
+        let listeners = made.each_ref().map(|folder| {
+            DirBuilder::new().mode(0o700).create(folder).expect("made");
+            StdUnixListener::bind(folder.join(SOCKET)).expect("bound")
+        });
+        let [stale, used, begun] = made.map(Place::at);
+        let [left, _used, half] = listeners;
+        drop((left, half));
+        check(None).expect("a door can be opened");
+        assert!(!stale.folder.exists(), "nobody listens there");
+        assert!(used.socket.exists(), "somebody does");
+        assert!(begun.socket.exists(), "somebody may be about to");
     }
 }
