@@ -17,6 +17,7 @@ mod pools;
 mod program;
 mod reloads;
 mod restart;
+mod run;
 mod serve;
 mod usage;
 mod workers;
@@ -41,6 +42,7 @@ Examples:
   harness ask echo '\"hello\"'         ask an agent
   harness ask echo hello --json | jq .reply
   harness ask echo --many < requests.jsonl > answers.jsonl
+  harness run start report may         have a run made that outlives all of us
   harness agents                     what can be asked
   harness workers                    who answers, and with what they are busy
   harness drain box-4711             have a worker finish, leave and not come back
@@ -78,6 +80,7 @@ enum Command {
     Drain(drain::Drain),
     Pools(pools::Pools),
     Restart(restart::Restart),
+    Run(run::Run),
     Check(check::Check),
     Bench(bench::Bench),
     Demo(demo::Demo),
@@ -195,6 +198,7 @@ impl Command {
             Self::Drain(drain) => drain.run().await,
             Self::Pools(pools) => pools.run().await,
             Self::Restart(restart) => restart.run().await,
+            Self::Run(run) => run.run().await,
             Self::Check(check) => check.run().await,
             Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
@@ -206,6 +210,7 @@ impl Command {
     fn form(&self) -> Form {
         let json = match self {
             Self::Ask(ask) => return ask.form(),
+            Self::Run(run) => return run.form(),
             Self::Agents(agents) => agents.json,
             Self::Workers(workers) => workers.json,
             Self::Drain(drain) => drain.json,
