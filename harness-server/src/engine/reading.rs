@@ -207,7 +207,7 @@ impl Engine {
         let read = tokio::task::spawn_blocking(move || read(&engine, &held));
         let outcome = read.await.expect("reading a store must not panic");
         if outcome.is_err() {
-            storage.note(&outcome);
+            self.note_store(storage, &outcome);
         }
         outcome
     }

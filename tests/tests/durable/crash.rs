@@ -64,7 +64,8 @@ async fn starts(stage: Stage) {
         };
         let channel = channel(&stage.address);
         let run = loop {
-            let started = runs(&channel).start_run(request.clone());
+            let mut client = runs(&channel);
+            let started = client.start_run(request.clone());
             match tokio::time::timeout(Duration::from_secs(2), started).await {
                 Ok(Ok(answer)) => break answer.into_inner().run.expect("a run"),
                 // Killed under it: it may be made, and the key finds it.
@@ -90,46 +91,29 @@ async fn follows(stage: Stage, run_id: String) {
     let channel = channel(&stage.address);
     loop {
         let next = seqs.last().map_or(1, |last| last + 1);
-        let Ok(Ok(mut events)) = tokio::time::timeout(
-            Duration::from_secs(2),
-            watch_quietly(&channel, &run_id, next),
-        )
-        .await
+        let Ok(Ok(mut events)) =
+            tokio::time::timeout(Duration::from_secs(2), watch(&channel, &run_id, next)).await
         else {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
         let mut ended = false;
-        loop {
-            match tokio::time::timeout(Duration::from_secs(20), events.message()).await {
-                Ok(Ok(Some(event))) => {
-                    if let Some(watch_run_response::Event::Entry(entry)) = event.event {
-                        seqs.push(entry.seq);
-                        ended |= matches!(kind_of(&entry), Some(entry::Kind::RunEnded(_)));
-                    }
-                }
-                // OK comes after run_ended only.
-                Ok(Ok(None)) => assert!(ended, "run {run_id} was told to its end without one"),
-                Ok(Err(_)) | Err(_) => {}
-            }
-            if ended {
+        // An error is a harness that was killed: it goes on with the next.
+        while let Ok(Ok(message)) =
+            tokio::time::timeout(Duration::from_secs(20), events.message()).await
+        {
+            let Some(event) = message else {
+                assert!(ended, "OK came before run {run_id} has ended");
                 let mut watched = stage.watched.lock().unwrap_or_else(PoisonError::into_inner);
                 watched.insert(run_id, seqs);
                 return;
-            }
-            if events.message().await.is_err() {
-                break;
+            };
+            if let Some(watch_run_response::Event::Entry(entry)) = event.event {
+                seqs.push(entry.seq);
+                ended |= matches!(kind_of(&entry), Some(entry::Kind::RunEnded(_)));
             }
         }
     }
-}
-
-async fn watch_quietly(
-    channel: &Channel,
-    run_id: &str,
-    from: u64,
-) -> Result<tonic::Streaming<harness_proto::v1::WatchRunResponse>, tonic::Status> {
-    watch(channel, run_id, from).await
 }
 
 fn serve(port: &Port, data: &TempDir) -> Harness {
