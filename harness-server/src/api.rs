@@ -17,8 +17,10 @@ mod http;
 mod many;
 mod metrics;
 mod pools;
+mod records;
 mod router;
 mod run_service;
+mod starting;
 mod status;
 mod streams;
 mod timed_body;
@@ -26,5 +28,6 @@ mod unary_body;
 mod unsent;
 mod worker_service;
 
+pub use records::WireRecords;
 pub use router::{Router, router};
 pub use status::{grpc_code, retry_rule};

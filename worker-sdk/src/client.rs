@@ -11,6 +11,7 @@ mod many;
 mod operator;
 mod plain;
 mod retry_policy;
+pub mod start;
 pub mod pools;
 pub mod runs;
 mod watch;
@@ -172,6 +173,32 @@ impl Harness {
         request: impl IntoPayload,
     ) -> Ask<(O, R), Streamed> {
         Ask::new(Streamed(self.clone()), agent.into(), request.into_payload())
+    }
+
+    /// Starts a durable run, which outlives this call, its caller and the harness itself; see
+    /// [`start::StartRun`].
+    ///
+    /// ```no_run
+    /// # async fn run(harness: worker_sdk::Harness) -> Result<(), worker_sdk::Error> {
+    /// let run = harness
+    ///     .start_run("report", &"2026-11")
+    ///     .idempotency_key("report/2026-11")
+    ///     .await?;
+    /// println!("{} is on disk", run.run_id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start_run(
+        &self,
+        agent: impl Into<String>,
+        request: impl IntoPayload,
+    ) -> start::StartRun {
+        let ask = Ask::new(
+            start::Durable(self.clone()),
+            agent.into(),
+            request.into_payload(),
+        );
+        start::StartRun::new(ask)
     }
 
     /// Opens one call for many asks, the fastest way to ask a lot; see [`Many`].
