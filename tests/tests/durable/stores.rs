@@ -171,7 +171,10 @@ async fn a_store_that_stalls_holds_acknowledgements_back_and_nothing_else() {
     slot.send(step(&request, 1, "first", "1")).await;
     slot.reply_as(&request, 2, reply::Outcome::Value(payload("2")))
         .await;
-    let stalled = || async { eprintln!("{:?}", store.seen()); store.seen().ends_with(&["append", "finish"]) };
+    let stalled = || async {
+        eprintln!("{:?}", store.seen());
+        store.seen().ends_with(&["append", "finish"])
+    };
     eventually(SOON, "both are on their way", stalled).await;
     let stands = run_of(&channel, &run.run_id).await.expect("known");
     assert_eq!((stands.state(), stands.head), (RunState::Running, 2));
