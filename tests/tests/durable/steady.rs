@@ -162,10 +162,12 @@ async fn serve(
     held: &mut Option<Work>,
 ) -> Result<(), Status> {
     let mut beats = tokio::time::interval(Duration::from_millis(250));
+    let mut welcomed = false;
     loop {
         let message = tokio::select! {
             message = inbound.message() => message?,
-            _ = beats.tick() => {
+            // Nothing comes before the welcome, and what is in hand may be over with it.
+            _ = beats.tick(), if welcomed => {
                 let named = held.as_ref().map(|work| &work.request);
                 let beat = WorkerHeartbeat {
                     run_id: named.map(|it| it.run_id.clone()).unwrap_or_default(),
@@ -180,6 +182,7 @@ async fn serve(
         };
         match frame {
             attach_response::Frame::Welcome(welcome) => {
+                welcomed = true;
                 if let (Some(resumed), true) = (welcome.resume, held.is_some()) {
                     acknowledged(worker, held, resumed.last_worker_seq, frames).await;
                     if let Some(work) = held
