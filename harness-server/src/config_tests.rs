@@ -53,7 +53,7 @@ fn an_unknown_key_is_told_with_its_line_and_the_near_one() {
     );
     assert_eq!(
         told("zzz = 1"),
-        "line 1: unknown key \"zzz\"; known are: insecure, limits, listen, pool"
+        "line 1: unknown key \"zzz\"; known are: data, insecure, limits, listen, pool"
     );
     assert!(
         told("\nlisten = 5").starts_with("line 2: "),
@@ -128,6 +128,15 @@ launcher = ["podman", "run"]
     assert_eq!(pool.sandbox.user.as_deref(), Some("nobody"));
     assert!(!pool.sandbox.network);
     assert_eq!(pool.launcher, ["podman", "run"]);
+}
+
+#[test]
+fn a_pool_without_network_dials_no_tcp_address() {
+    let text = format!("{POOL}address = \"tcp\"\nsandbox = {{ network = false }}");
+    let told = Config::parse(&text).expect_err("refused").to_string();
+    let expected = "line 5: pool \"summarize\": address: without sandbox.network no TCP address is \
+                    reached: leave address out";
+    assert_eq!(told, expected);
 }
 
 #[test]

@@ -4,39 +4,48 @@
 //! over an await, and no action is performed under Core's lock.
 
 mod asking;
+mod durable;
 mod judging;
 mod notes;
 mod outbox;
+mod reading;
 mod slot_handle;
+mod storing;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ahash::AHashMap;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::Limits;
 use crate::dispatch::{
-    Action, AgentView, Chance, Core, Event, Note, Offer, Pooled, WorkerView, trim,
+    Action, AgentLoad, AgentView, Back, Chance, Core, Event, Note, Offer, Pooled, WorkerView,
+    Write, trim,
 };
-use crate::envelope::Answer;
+use crate::envelope::{Answer, Failure};
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::journal::Proof;
 use crate::pool::Rung;
 use crate::retry::{Policy, Waits};
 use crate::schema::Schemas;
+use crate::store::Store;
 
 use asking::Caller;
 use judging::Judges;
+use storing::Storage;
 
 pub use asking::{Asked, ManyAnswer, Tagged, Watch};
+pub use durable::{Followed, Resumes};
 pub use judging::Checked;
 pub use outbox::{Outbox, Outgoing, Undelivered};
 pub use slot_handle::{OfferSchemas, SlotHandle};
+pub use storing::{Recorded, Records};
 
 /// A harness's engine; cheap to clone.
 #[derive(Clone)]
@@ -47,6 +56,7 @@ struct Shared {
     started: Instant,
     started_at: SystemTime,
     limits: Limits,
+    storage: Option<Arc<Storage>>,
     schemas: Schemas,
     judges: Judges,
     next_slot: AtomicU64,
@@ -63,6 +73,12 @@ struct State {
     callers: AHashMap<RunId, Caller>,
     /// The bells of those who read journals.
     watches: AHashMap<RunId, watch::Sender<()>>,
+    /// Whoever started a durable run and is to be told.
+    starters: AHashMap<RunId, Starter>,
+    /// Whoever waits for the end of a durable run to be on disk.
+    deciders: AHashMap<RunId, Vec<Decider>>,
+    /// Steps that are decided and not handed over yet, in their order.
+    staged: Vec<Write>,
     /// When the timer task wakes next, while it sleeps.
     timer_at: Option<Instant>,
     leaving: bool,
@@ -74,15 +90,36 @@ enum Effect {
     Answer(Caller, RunId, Answer),
     Grew(watch::Sender<()>),
     Judge(Action),
+    Load(RunId, bool),
+    Reload(RunId),
+    Started(Starter, Result<RunId, Box<Failure>>),
+    Decided(Vec<Decider>, Option<Box<Failure>>),
     Note(Note),
 }
+
+type Starter = oneshot::Sender<Result<RunId, Box<Failure>>>;
+type Decider = oneshot::Sender<Option<Box<Failure>>>;
 
 impl Engine {
     /// An engine with nothing attached.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
+        Self::make(limits, None)
+    }
+
+    /// An engine with nothing attached, which keeps durable runs in a store.
+    #[must_use]
+    pub fn with_store(limits: Limits, store: Arc<dyn Store>, records: Box<dyn Records>) -> Self {
+        Self::make(limits, Some(Arc::new(Storage::new(store, records))))
+    }
+
+    fn make(limits: Limits, storage: Option<Arc<Storage>>) -> Self {
         let now = Instant::now();
-        let core = Core::new(limits.core(), Box::new(Dice), now);
+        let mut rules = limits.core();
+        if storage.is_some() {
+            rules.agent_kept = limits.agent_kept_stored;
+        }
+        let core = Core::new(rules, Box::new(Dice), now);
         let schemas =
             Schemas::new(usize::try_from(limits.schema_bytes.as_u64()).unwrap_or(usize::MAX));
         Self(Arc::new(Shared {
@@ -90,6 +127,7 @@ impl Engine {
             started: now,
             started_at: SystemTime::now(),
             limits,
+            storage,
             schemas,
             judges: Judges::new(),
             next_slot: AtomicU64::new(1),
@@ -98,6 +136,9 @@ impl Engine {
                 outboxes: AHashMap::new(),
                 callers: AHashMap::new(),
                 watches: AHashMap::new(),
+                starters: AHashMap::new(),
+                deciders: AHashMap::new(),
+                staged: Vec::new(),
                 timer_at: None,
                 leaving: false,
             }),
@@ -137,10 +178,16 @@ impl Engine {
         self.lock().leaving
     }
 
-    /// Keeps the deadlines until `stop`. Exactly one task runs this.
+    /// Keeps the deadlines, and tells what is on disk, until `stop`. Exactly one task runs this.
     pub async fn run(&self, stop: CancellationToken) {
         loop {
             let moved = self.0.timer_moved.notified();
+            let stored = async {
+                match &self.0.storage {
+                    Some(storage) => storage.arrived().await,
+                    None => std::future::pending().await,
+                }
+            };
             let wake = {
                 let mut state = self.lock();
                 state.timer_at = state.core.next_wake();
@@ -155,6 +202,7 @@ impl Engine {
             tokio::select! {
                 () = due => self.apply(Event::Tick),
                 () = moved => {}
+                () = stored => self.tell_stored(),
                 () = stop.cancelled() => return,
             }
         }
@@ -163,9 +211,22 @@ impl Engine {
     /// Opens a slot for an accepted hello; what comes is put into `outbox`.
     #[must_use]
     pub fn open(&self, offer: Offer, outbox: Arc<Outbox>, schemas: OfferSchemas) -> SlotHandle {
+        self.open_again(offer, outbox, schemas, None)
+    }
+
+    /// [`Self::open`] for a worker that goes on with the work of a lost call.
+    #[must_use]
+    pub fn open_again(
+        &self,
+        offer: Offer,
+        outbox: Arc<Outbox>,
+        schemas: OfferSchemas,
+        back: Option<Back>,
+    ) -> SlotHandle {
         let slot = SlotId(self.0.next_slot.fetch_add(1, Ordering::Relaxed));
         let kept = outbox.clone();
-        self.apply_with(Event::Opened { slot, offer }, |state| {
+        self.keep_agent(&offer.agent);
+        self.apply_with(Event::Opened { slot, offer, back }, |state| {
             state.outboxes.insert(slot, kept);
         });
         // Condemned between its interning and now, it was not among those that were ended.
@@ -191,6 +252,12 @@ impl Engine {
             delivery,
             lease,
         });
+    }
+
+    /// Whether a worker owes a released for other work than this.
+    #[must_use]
+    pub fn owes_more(&self, worker: WorkerId, released: Option<(Delivery, Lease)>) -> bool {
+        self.lock().core.owes_more(worker, released)
     }
 
     /// An operator wants a worker to finish, leave and not come back.
@@ -225,10 +292,24 @@ impl Engine {
         self.released(request.worker, request.delivery, request.lease);
     }
 
+    /// Writes what is decided and takes nothing more.
+    pub async fn close_store(&self) {
+        if let Some(storage) = self.0.storage.clone() {
+            let closed = tokio::task::spawn_blocking(move || storage.store().close());
+            closed.await.expect("closing a store must not panic");
+        }
+    }
+
     /// The agents of a namespace.
     #[must_use]
     pub fn agents(&self, namespace: &str) -> Vec<AgentView> {
         self.lock().core.view_agents(namespace)
+    }
+
+    /// How busy each known agent is.
+    #[must_use]
+    pub fn loads(&self) -> BTreeMap<AgentKey, AgentLoad> {
+        self.lock().core.loads()
     }
 
     /// Whether an agent has a slot that is not leaving, or a pool that is not crash-looping; none
@@ -303,6 +384,7 @@ impl Engine {
             .into_iter()
             .filter_map(|action| state.address(action))
             .collect();
+        let writes = !state.staged.is_empty();
         let next = state.core.next_wake();
         let timer_is_late = match (next, state.timer_at) {
             (Some(next), Some(at)) => next < at,
@@ -314,6 +396,9 @@ impl Engine {
         }
         let idle = state.leaving && state.core.is_idle();
         drop(state);
+        if writes {
+            self.hand_over();
+        }
         if timer_is_late {
             self.0.timer_moved.notify_one();
         }
@@ -337,6 +422,15 @@ impl Engine {
                 Effect::Answer(caller, run, answer) => caller.answer(run, answer),
                 Effect::Grew(bell) => bell.send_modify(|()| {}),
                 Effect::Judge(action) => judgements.push(action),
+                Effect::Load(run, replayed) => self.read_request(run, replayed),
+                Effect::Reload(run) => self.read_again(run),
+                // Whoever has gone meanwhile need not be told.
+                Effect::Started(starter, started) => drop(starter.send(started)),
+                Effect::Decided(deciders, failure) => {
+                    for decider in deciders {
+                        drop(decider.send(failure.clone()));
+                    }
+                }
                 Effect::Note(note) => notes::log(&note),
             }
         }
@@ -366,7 +460,7 @@ impl State {
     /// Finds whom an action is for; none when that one is gone.
     fn address(&mut self, action: Action) -> Option<Effect> {
         match action {
-            Action::Welcome { slot }
+            Action::Welcome { slot, .. }
             | Action::Deliver { slot, .. }
             | Action::Acknowledge { slot, .. }
             | Action::Drain { slot, .. } => self
@@ -383,6 +477,20 @@ impl State {
                 trim(&mut self.callers);
                 caller.map(|caller| Effect::Answer(caller, run, answer))
             }
+            Action::Write(write) => {
+                self.staged.push(write);
+                None
+            }
+            Action::Load { run, replayed } => Some(Effect::Load(run, replayed)),
+            Action::Reload { run } => Some(Effect::Reload(run)),
+            Action::Started { run, started } => self
+                .starters
+                .remove(&run)
+                .map(|starter| Effect::Started(starter, started)),
+            Action::Decided { run, failure } => self
+                .deciders
+                .remove(&run)
+                .map(|deciders| Effect::Decided(deciders, failure)),
             Action::Grew { run } => self.watches.get(&run).cloned().map(Effect::Grew),
             Action::Judge { .. } => Some(Effect::Judge(action)),
             Action::Note(note) => Some(Effect::Note(note)),
@@ -393,13 +501,14 @@ impl State {
 /// Gives a request back that came after the end of its call.
 fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
     match action {
-        Action::Welcome { slot } => outbox.welcome(slot),
+        Action::Welcome { slot, resumed } => outbox.welcome(slot, resumed),
         Action::Deliver {
             worker,
             delivery,
             lease,
             request,
             deadline,
+            replay,
             ..
         } => {
             let to = Undelivered {
@@ -407,12 +516,20 @@ fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
                 delivery,
                 lease,
             };
-            return outbox.request(to, request, deadline);
+            return outbox.request(to, request, deadline, replay);
         }
         Action::Acknowledge { delivery, seq, .. } => outbox.acknowledge(delivery, seq),
         Action::Drain { reason, .. } => outbox.drain(reason),
         Action::End { end, .. } => outbox.end(end),
-        Action::Answer { .. } | Action::Grew { .. } | Action::Judge { .. } | Action::Note(_) => {}
+        Action::Answer { .. }
+        | Action::Write(_)
+        | Action::Load { .. }
+        | Action::Reload { .. }
+        | Action::Started { .. }
+        | Action::Decided { .. }
+        | Action::Grew { .. }
+        | Action::Judge { .. }
+        | Action::Note(_) => {}
     }
     None
 }

@@ -1,6 +1,7 @@
 //! Bare protocol peers over the generated stubs, and a harness inside the test's own process.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use harness_proto::v1::admin_service_client::AdminServiceClient;
@@ -10,6 +11,7 @@ use harness_proto::v1::{
     self, AgentInfo, AskRequest, AttachRequest, AttachResponse, Hello, Payload, Reply, Request,
     RunOptions, WorkerInfo, attach_request, attach_response, reply,
 };
+use harness_server::store::Store;
 use harness_server::{Config, Limits, Server};
 use prost::Message;
 use tokio::sync::mpsc;
@@ -42,13 +44,20 @@ impl Embedded {
 
     /// Starts one with other limits.
     pub async fn with(limits: Limits) -> Self {
+        Self::storing(limits, None).await
+    }
+
+    /// Starts one with other limits and a store.
+    pub async fn storing(limits: Limits, store: Option<Arc<dyn Store>>) -> Self {
         let listen = vec!["127.0.0.1:0".to_owned()];
         let config = Config {
             listen,
             limits,
             ..Config::default()
         };
-        let server = Server::bind(config).await.expect("port 0 can be bound");
+        let server = Server::bind_with(config, store)
+            .await
+            .expect("port 0 can be bound");
         let address = server.addresses()[0].clone();
         let stop = CancellationToken::new();
         let task = tokio::spawn(server.run(stop.clone()));
@@ -95,9 +104,13 @@ impl Drop for Embedded {
     }
 }
 
-/// A connection to `host:port`.
+/// A connection to `host:port` or `unix:/absolute/path`.
 pub async fn connect(address: &str) -> Channel {
-    Endpoint::from_shared(format!("http://{address}"))
+    let address = match address.strip_prefix("unix:") {
+        Some(path) => format!("unix://{path}"),
+        None => format!("http://{address}"),
+    };
+    Endpoint::from_shared(address)
         .expect("a valid address")
         .tcp_nodelay(true)
         .connect()
@@ -135,14 +148,26 @@ pub struct RawSlot {
 impl RawSlot {
     /// Opens a call and sends nothing.
     pub async fn open(channel: Channel) -> Self {
+        Self::open_as(channel, None).await.expect("the call opens")
+    }
+
+    /// Opens a call that shows an `authorization` and sends nothing.
+    ///
+    /// # Errors
+    /// The status of a call that is refused before its first frame.
+    pub async fn open_as(channel: Channel, authorization: Option<&str>) -> Result<Self, Status> {
         let (frames, outbound) = mpsc::channel(256);
         let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(64 << 20);
-        let call = client.attach(ReceiverStream::new(outbound));
-        let response = within(SOON, call).await.expect("the call opens");
-        Self {
+        let mut request = tonic::Request::new(ReceiverStream::new(outbound));
+        if let Some(authorization) = authorization {
+            let value = authorization.parse().expect("visible letters");
+            request.metadata_mut().insert("authorization", value);
+        }
+        let response = within(SOON, client.attach(request)).await?;
+        Ok(Self {
             frames: Some(frames),
             inbound: response.into_inner(),
-        }
+        })
     }
 
     /// Opens a call, says hello and is welcomed.

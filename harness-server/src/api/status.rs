@@ -125,6 +125,16 @@ pub(super) fn of_end(end: &End) -> Option<Status> {
             "LEAVING",
             "the harness is shutting down: connect again with back-off".to_owned(),
         ),
+        End::StoreFailed => (
+            GrpcCode::Unavailable,
+            "STORE_UNAVAILABLE",
+            "what was sent is not on disk yet: connect again with back-off and resume".to_owned(),
+        ),
+        End::Superseded(named) => (
+            GrpcCode::Aborted,
+            "SUPERSEDED",
+            format!("{named} is over or has another call: stop the work, then say released"),
+        ),
         End::WrongAttempt { named, holds } => {
             let holds = match holds {
                 Some(held) => held.to_string(),
@@ -162,7 +172,8 @@ pub(super) fn reset() -> Status {
     Status::cancelled("frames were unsent at the end of the call")
 }
 
-fn of_refusal(refusal: &Refusal) -> Status {
+/// The status of a refused hello.
+pub(super) fn of_refusal(refusal: &Refusal) -> Status {
     let (code, reason, message) = match refusal {
         Refusal::NoHello => (
             GrpcCode::DeadlineExceeded,
@@ -198,6 +209,11 @@ fn of_refusal(refusal: &Refusal) -> Status {
             GrpcCode::FailedPrecondition,
             "DRAINED",
             "this worker was drained: its process may not come back, a new one may".to_owned(),
+        ),
+        Refusal::Denied(message) => (
+            GrpcCode::PermissionDenied,
+            "PERMISSION_DENIED",
+            message.clone(),
         ),
         Refusal::TooMany(message) => (GrpcCode::ResourceExhausted, "TOO_MANY", message.clone()),
     };

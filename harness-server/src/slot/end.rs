@@ -21,6 +21,10 @@ pub enum End {
     HeartbeatsMissed,
     /// The harness is leaving.
     Leaving,
+    /// The store could not take what the worker wrote.
+    StoreFailed,
+    /// A newer call has the work, or a later attempt exists.
+    Superseded(Delivery),
     /// A frame named a request this call does not hold.
     WrongAttempt {
         /// What the frame named.
@@ -85,6 +89,8 @@ pub enum Refusal {
         /// The limit.
         limit: u64,
     },
+    /// Whoever calls may not offer this agent; who, and what they may.
+    Denied(String),
     /// The worker was drained and came back with the same process.
     Drained,
     /// A resume of something this server has never handed out.

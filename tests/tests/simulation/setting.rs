@@ -33,6 +33,8 @@ pub(crate) struct Worker {
     pub(crate) mischief: u64,
     /// It gives back whatever it gets.
     pub(crate) declines: bool,
+    /// Whether the harness has started it, and so knows how it ends.
+    pub(crate) of_pool: bool,
     pub(crate) slots: usize,
 }
 
@@ -90,6 +92,12 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
         connecting_timeout: 10 * SECOND,
         connecting_retry: SECOND / 2,
         release_timeout: 600 * SECOND,
+        durable_runs: 0,
+        durable_journal: journal::Limits {
+            entries: 0,
+            bytes: 0,
+        },
+        reattach_window: Duration::ZERO,
         journal: journal::Limits {
             entries: random.pick(&[1, 3, 100]),
             bytes: random.pick(&[100, 10_000]),
@@ -149,6 +157,7 @@ fn worker(n: usize, random: &mut Random) -> Worker {
         }),
         mischief: random.pick(&[0, 10, 40, 90]),
         declines: random.percent(3),
+        of_pool: random.percent(25),
         slots: 1 + random.index(3),
     }
 }

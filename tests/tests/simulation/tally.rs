@@ -14,16 +14,18 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 34] = [
+const EVERYTHING: [&str; 36] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
     "answer Busy",
     "answer Cancelled",
+    "answer CrashLoop",
     "answer DeadlineExceeded",
     "answer InvalidReply",
     "answer InvalidRequest",
     "answer PayloadTooLarge",
+    "answer Poisoned",
     "answer ProtocolViolation",
     "answer ShuttingDown",
     "answer UnknownAgent",
@@ -76,6 +78,11 @@ impl Tally {
             Action::Judge { .. } => "judge",
             Action::Grew { .. } => "grew",
             Action::Drain { .. } => "drain",
+            Action::Write(_)
+            | Action::Load { .. }
+            | Action::Reload { .. }
+            | Action::Started { .. }
+            | Action::Decided { .. } => unreachable!("no run is durable here"),
         };
         *self.counts.entry(what).or_default() += 1;
     }
@@ -113,6 +120,7 @@ fn name(end: &End) -> &'static str {
         End::NotAccepted(_) => "end not accepted",
         End::HeartbeatsMissed => "end heartbeats missed",
         End::Leaving => "end leaving",
+        End::StoreFailed | End::Superseded(_) => unreachable!("no run is durable here"),
         End::WrongAttempt { .. } => "end wrong attempt",
         End::FrameTooLarge { .. } => "end frame too large",
         End::Refused(_) => "end refused",

@@ -1,7 +1,7 @@
 //! Where what an agent writes goes.
 //!
-//! Owns the two ends an entry can go to: the call the request came from, or a recording for
-//! tests. Does not know the window; the call answers when an entry has room.
+//! Owns the two ends an entry can go to: the call the request came from, or any other journal.
+//! Does not know the window; the call answers when an entry has room, or is taken.
 
 use std::collections::VecDeque;
 use std::future::{pending, poll_fn};
@@ -11,26 +11,34 @@ use std::task::{Poll, Waker};
 use tokio::sync::oneshot;
 
 use crate::error::{Error, ErrorKind};
-use crate::session::Entry;
+use crate::journal::{Appending, Entry, Journal, Recorded};
 
-/// One entry on its way to the call. `sent` is answered when it has gone out, and dropped when
-/// the work is to stop.
+/// One entry on its way to the call. `sent` is answered when it has gone out, for a step when the
+/// harness has acknowledged it, and dropped when the work is to stop.
 #[derive(Debug)]
 pub(crate) struct Append {
     pub(crate) entry: Entry,
     pub(crate) sent: oneshot::Sender<Result<(), Error>>,
 }
 
-#[derive(Debug)]
+/// The call of a worker needs no allocation to be written to, and is what nearly all contexts have.
 pub(crate) enum Sink {
-    Call(Tray),
-    Recording(Recording),
+    Call(Call),
+    Journal(Arc<dyn Journal>),
+}
+
+/// The journal that the harness keeps.
+#[derive(Debug)]
+pub(crate) struct Call {
+    tray: Tray,
+    /// What came with the request.
+    recorded: Vec<Recorded>,
 }
 
 /// What one request's agent wants to write, until its call takes it. Holds one entry for each
 /// append that is awaited; takes no memory until there is one.
 #[derive(Debug, Default)]
-pub(crate) struct Tray(Mutex<Lying>);
+struct Tray(Mutex<Lying>);
 
 #[derive(Debug, Default)]
 struct Lying {
@@ -87,55 +95,50 @@ impl Tray {
     }
 }
 
-/// What an agent under test wrote, in order.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Recording(Arc<Mutex<Vec<Entry>>>);
-
-impl Recording {
-    fn push(&self, entry: Entry) {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(entry);
+impl Journal for Call {
+    fn replay(&self) -> Vec<Recorded> {
+        self.recorded.clone()
     }
 
-    pub(crate) fn entries(&self) -> Vec<Entry> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+    fn append(&self, entry: Entry) -> Appending<'_> {
+        Box::pin(self.tray.append(entry))
     }
 }
 
 impl Sink {
-    /// To a call.
-    pub(crate) fn call() -> Self {
-        Self::Call(Tray::default())
+    /// To a call, whose request came with what is recorded.
+    pub(crate) fn call(recorded: Vec<Recorded>) -> Self {
+        let tray = Tray::default();
+        Self::Call(Call { tray, recorded })
     }
 
     /// What goes to the call next. One task may wait.
     pub(crate) async fn next(&self) -> Append {
         match self {
-            Self::Call(tray) => tray.next().await,
-            Self::Recording(_) => pending().await,
+            Self::Call(call) => call.tray.next().await,
+            Self::Journal(_) => pending().await,
         }
     }
 
     /// The call takes nothing more; who waits for it gets an error.
     pub(crate) fn close(&self) {
         match self {
-            Self::Call(tray) => tray.close(),
-            Self::Recording(_) => {}
+            Self::Call(call) => call.tray.close(),
+            Self::Journal(_) => {}
+        }
+    }
+
+    pub(super) fn replay(&self) -> Vec<Recorded> {
+        match self {
+            Self::Call(call) => call.replay(),
+            Self::Journal(journal) => journal.replay(),
         }
     }
 
     pub(super) async fn append(&self, entry: Entry) -> Result<(), Error> {
         match self {
-            Self::Call(tray) => tray.append(entry).await,
-            Self::Recording(recording) => {
-                recording.push(entry);
-                Ok(())
-            }
+            Self::Call(call) => call.tray.append(entry).await,
+            Self::Journal(journal) => journal.append(entry).await,
         }
     }
 }

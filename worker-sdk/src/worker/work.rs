@@ -20,6 +20,7 @@ use tracing::{Instrument as _, info_span};
 use crate::agent::{Agent, AgentError};
 use crate::client::Harness;
 use crate::context::{Append, CancelReason, Context, Facts, Sink};
+use crate::journal::Recorded;
 use crate::payload::{FromPayload as _, IntoPayload as _, Payload};
 use crate::session::Reply;
 
@@ -87,10 +88,11 @@ impl Work {
         agent: Arc<dyn Serve>,
         facts: Facts,
         payload: Payload,
+        recorded: Vec<Recorded>,
         harness: Harness,
     ) -> Self {
         let span = info_span!("run", run_id = facts.run_id, attempt = facts.attempt);
-        let ctx = Context::new(facts, Sink::call(), Some(harness));
+        let ctx = Context::new(facts, Sink::call(recorded), Some(harness));
         let future = agent.serve(ctx.clone(), payload).instrument(span);
         let agent = match Handle::current().runtime_flavor() {
             RuntimeFlavor::CurrentThread => Running::Here(future),

@@ -9,6 +9,7 @@ mod clock;
 mod floor;
 mod latencies;
 mod load;
+mod pools;
 mod proc;
 mod report;
 mod sdk_worker;
@@ -60,6 +61,12 @@ enum Part {
     Deadlines,
     /// Memory of 10,000 slots
     Slots,
+    /// Processes that stay beside a process per request, and beside a bare pipe
+    Pools,
+    /// How soon a worker that died or was ended has a successor
+    Replacing,
+    /// A pool beside one that cannot start
+    Neighbour,
 }
 
 #[derive(Subcommand)]
@@ -192,6 +199,9 @@ fn measure(arguments: &Arguments) {
             Part::Latencies => one_thread.block_on(latencies::all(arguments.asks)),
             Part::Deadlines => one_thread.block_on(latencies::deadlines(arguments.asks)),
             Part::Slots => slots::all(Duration::from_secs(arguments.idle)),
+            Part::Pools => pools::all(effort),
+            Part::Replacing => one_thread.block_on(pools::replacing::all(arguments.asks)),
+            Part::Neighbour => pools::neighbour::all(effort),
         };
         report::print(&format!("{part:?}"), &rows);
     }
