@@ -24,6 +24,7 @@ mod slots;
 mod starting;
 mod stored;
 mod timers;
+mod trim;
 mod view;
 mod workers;
 
@@ -55,6 +56,7 @@ pub use pools::Pooled;
 pub use resuming::{Back, Resumed};
 pub use starting::Loaded;
 pub use stored::Adopted;
+pub(crate) use trim::trim;
 pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 

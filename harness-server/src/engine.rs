@@ -25,7 +25,8 @@ use uuid::Uuid;
 
 use crate::config::Limits;
 use crate::dispatch::{
-    Action, AgentLoad, AgentView, Back, Chance, Core, Event, Note, Offer, Pooled, WorkerView, Write,
+    Action, AgentLoad, AgentView, Back, Chance, Core, Event, Note, Offer, Pooled, WorkerView,
+    Write, trim,
 };
 use crate::envelope::{Answer, Failure};
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
@@ -466,14 +467,16 @@ impl State {
                 .outboxes
                 .get(&slot)
                 .map(|outbox| Effect::To(outbox.clone(), action)),
-            Action::End { slot, .. } => self
-                .outboxes
-                .remove(&slot)
-                .map(|outbox| Effect::To(outbox, action)),
-            Action::Answer { run, answer } => self
-                .callers
-                .remove(&run)
-                .map(|caller| Effect::Answer(caller, run, answer)),
+            Action::End { slot, .. } => {
+                let outbox = self.outboxes.remove(&slot);
+                trim(&mut self.outboxes);
+                outbox.map(|outbox| Effect::To(outbox, action))
+            }
+            Action::Answer { run, answer } => {
+                let caller = self.callers.remove(&run);
+                trim(&mut self.callers);
+                caller.map(|caller| Effect::Answer(caller, run, answer))
+            }
             Action::Write(write) => {
                 self.staged.push(write);
                 None

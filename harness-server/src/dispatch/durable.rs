@@ -18,7 +18,7 @@ use crate::slot;
 use crate::store::{Entry, Holder, State};
 
 use super::asks::whole;
-use super::{Action, Core, Timer};
+use super::{Action, Core, Timer, trim};
 
 /// What StartRun gives beside the request.
 #[derive(Clone, Debug)]
@@ -516,6 +516,7 @@ impl Core {
         let Some(entry) = self.runs.remove(&id) else {
             return;
         };
+        trim(&mut self.runs);
         self.timers.clear(entry.run.deadline(), Timer::Run(id));
         self.durable_runs -= 1;
         let held = entry.durable.as_ref().map(|durable| durable.request);

@@ -4,6 +4,7 @@
 //! The program is also each process of the floor and the harness's worker: it starts itself again in
 //! these roles.
 
+mod ask_once;
 mod clock;
 mod floor;
 mod latencies;
@@ -105,6 +106,16 @@ enum Role {
         #[arg(long, value_enum, default_value = "raw")]
         kind: sdk_worker::Kind,
     },
+    /// A client that asks so often, all at once
+    AskOnce {
+        #[command(flatten)]
+        threads: Threads,
+        address: String,
+        #[arg(long)]
+        asks: usize,
+        #[arg(long, default_value_t = 1)]
+        connections: usize,
+    },
 }
 
 #[derive(Clone, Copy, clap::Args)]
@@ -165,6 +176,12 @@ fn act(role: Role) {
             workers,
             kind,
         } => threads.block_on(sdk_worker::run(address, slots, workers, kind)),
+        Role::AskOnce {
+            threads,
+            address,
+            asks,
+            connections,
+        } => threads.block_on(ask_once::run(address, asks, connections)),
     }
 }
 
