@@ -25,6 +25,7 @@ mod stored;
 mod timers;
 mod view;
 mod workers;
+mod writes;
 
 #[cfg(test)]
 mod tests;
@@ -46,7 +47,6 @@ use timers::{Timer, Timers};
 use workers::{Drained, Worker};
 
 pub use actions::{Action, Note};
-pub use durable::{Change, NewEntry, Replay, Said, Start, Stored, Write};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
 pub use pools::Pooled;
@@ -55,6 +55,7 @@ pub use starting::Loaded;
 pub use stored::Adopted;
 pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
+pub use writes::{Change, NewEntry, Replay, Said, Start, Stored, Write};
 
 /// What Core keeps to. `config` has the defaults.
 #[derive(Clone, Debug)]

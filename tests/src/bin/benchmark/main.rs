@@ -5,6 +5,7 @@
 //! these roles.
 
 mod clock;
+mod durable;
 mod floor;
 mod latencies;
 mod load;
@@ -59,6 +60,8 @@ enum Part {
     Deadlines,
     /// Memory of 10,000 slots
     Slots,
+    /// Durable runs beside asks, appends beside bare SQLite, a restart
+    Durable,
 }
 
 #[derive(Subcommand)]
@@ -175,6 +178,7 @@ fn measure(arguments: &Arguments) {
             Part::Latencies => one_thread.block_on(latencies::all(arguments.asks)),
             Part::Deadlines => one_thread.block_on(latencies::deadlines(arguments.asks)),
             Part::Slots => slots::all(Duration::from_secs(arguments.idle)),
+            Part::Durable => durable::all(effort.rounds),
         };
         report::print(&format!("{part:?}"), &rows);
     }

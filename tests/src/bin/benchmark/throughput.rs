@@ -18,7 +18,7 @@ pub(crate) struct Effort {
     seconds: u64,
     /// Rounds; each asks every load of both sides in turn
     #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    pub(crate) rounds: usize,
 }
 
 /// A load, and what the ratio to the floor has to be.

@@ -22,7 +22,9 @@ impl Model {
                 lease,
                 request,
                 deadline,
+                replay,
             } => {
+                assert!(replay.is_none(), "nothing is replayed of {delivery}");
                 let run = run_of(*delivery);
                 let of = self.slots[slot_index(*slot)].worker;
                 assert_eq!(worker_index(*worker), of, "whose slot it is");
