@@ -8,6 +8,7 @@ mod ask;
 mod bench;
 mod check;
 mod demo;
+mod dev;
 mod drain;
 mod error;
 #[cfg(target_os = "linux")]
@@ -15,6 +16,7 @@ pub(crate) mod guard;
 mod output;
 mod pools;
 mod program;
+mod progress;
 mod reloads;
 mod restart;
 mod run;
@@ -39,6 +41,7 @@ const EXAMPLES: &str = "\
 Examples:
   harness demo                       see it work: an answer, a hung agent stopped on time
   harness serve                      run a harness on 127.0.0.1:7070
+  harness dev -- python3 worker.py   and a worker of yours, replaced when you save
   harness ask echo '\"hello\"'         ask an agent
   harness ask echo hello --json | jq .reply
   harness ask echo --many < requests.jsonl > answers.jsonl
@@ -84,6 +87,7 @@ enum Command {
     Check(check::Check),
     Bench(bench::Bench),
     Demo(demo::Demo),
+    Dev(dev::Dev),
     #[command(hide = true)]
     DemoWorker(demo::worker::DemoWorker),
 }
@@ -152,11 +156,17 @@ impl Cli {
     pub(crate) fn log_level(&self) -> Level {
         let service = matches!(self.command, Command::Serve(_));
         match (self.verbose, service) {
+            (0, false) if self.shows_workers() => Level::Own,
             (0, false) => Level::Warn,
             (0, true) => Level::Info,
             (1, _) => Level::Debug,
             (_, _) => Level::Trace,
         }
+    }
+
+    /// Whether what workers write is shown as it is.
+    pub(crate) fn shows_workers(&self) -> bool {
+        matches!(self.command, Command::Dev(_))
     }
 
     /// How many threads the runtime has.
@@ -202,6 +212,7 @@ impl Command {
             Self::Check(check) => check.run().await,
             Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
+            Self::Dev(dev) => dev.run().await,
             Self::DemoWorker(worker) => worker.run().await,
         }
     }
@@ -218,7 +229,7 @@ impl Command {
             Self::Restart(restart) => restart.json,
             Self::Check(check) => check.json,
             Self::Bench(bench) => bench.json,
-            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) => false,
+            Self::Serve(_) | Self::Demo(_) | Self::Dev(_) | Self::DemoWorker(_) => false,
         };
         if json { Form::Json } else { Form::Text }
     }

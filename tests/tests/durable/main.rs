@@ -2,7 +2,10 @@
 
 mod cli;
 mod crash;
+mod journal_file;
+mod python;
 mod resuming;
 mod runs;
+mod sdk_workers;
 mod steady;
 mod stores;

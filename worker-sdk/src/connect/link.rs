@@ -3,6 +3,7 @@
 //! Owns who connects (one slot at a time, the others wait for it), when (jittered back-off) and
 //! what is logged: one line when the harness is away, one when it is back.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -10,16 +11,21 @@ use tokio::sync::Mutex;
 use tonic::transport::Channel;
 use tracing::{info, warn};
 
-use super::{Address, connect};
+use super::{Address, Credential, Place, connect};
 use crate::error::{Error, ErrorKind};
 use crate::retry::Backoff;
+
+/// The longest wait between tries while somebody is in a hurry.
+const HURRIED_WAIT: Duration = Duration::from_millis(500);
 
 /// One connection, made again when it broke.
 #[derive(Debug)]
 pub(crate) struct Link {
-    address: Address,
+    place: Place,
     connection: Mutex<Connection>,
     presence: std::sync::Mutex<Presence>,
+    /// How many slots have work that ends if there is no connection soon.
+    hurried: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -38,31 +44,36 @@ struct Presence {
 }
 
 impl Link {
-    pub(crate) fn new(address: Address, initial: Duration, max: Duration) -> Self {
+    pub(crate) fn new(place: Place, initial: Duration, max: Duration) -> Self {
         let connection = Connection {
             backoff: Backoff::new(initial, max),
             channel: None,
         };
         Self {
-            address,
+            place,
             connection: Mutex::new(connection),
             presence: Default::default(),
+            hurried: AtomicUsize::new(0),
         }
     }
 
     pub(crate) fn address(&self) -> &Address {
-        &self.address
+        &self.place.address
     }
 
-    /// The connection and its number, once there is one: tries until it is made. Only a bad
-    /// address is an error.
+    pub(crate) fn credential(&self) -> Credential {
+        self.place.credential.clone()
+    }
+
+    /// The connection and its number, once there is one: tries until it is made, at short intervals
+    /// while anybody is in a hurry. Only a bad address is an error.
     pub(crate) async fn channel(&self) -> Result<(u64, Channel), Error> {
         let mut connection = self.connection.lock().await;
         loop {
             if let Some(channel) = &connection.channel {
                 return Ok((self.presence().newest, channel.clone()));
             }
-            match connect(&self.address).await {
+            match connect(self.address()).await {
                 Ok((channel, _)) => {
                     connection.channel = Some(channel);
                     connection.backoff.reset();
@@ -72,11 +83,20 @@ impl Link {
                 Err(error) => {
                     let newest = self.presence().newest;
                     self.away(newest, &chain(&error));
-                    let wait = connection.backoff.next_wait(None);
+                    let mut wait = connection.backoff.next_wait(None);
+                    if self.hurried.load(Ordering::Relaxed) > 0 {
+                        wait = wait.min(HURRIED_WAIT);
+                    }
                     tokio::time::sleep(wait).await;
                 }
             }
         }
+    }
+
+    /// Whoever has this is in a hurry.
+    pub(crate) fn hurry(&self) -> Hurry<'_> {
+        self.hurried.fetch_add(1, Ordering::Relaxed);
+        Hurry(&self.hurried)
     }
 
     /// This connection broke: the next call is made on a new one. Logs once that the harness is
@@ -93,7 +113,7 @@ impl Link {
     pub(crate) fn back(&self, number: u64) {
         let mut presence = self.presence();
         if presence.newest == number && std::mem::replace(&mut presence.away, false) {
-            info!(address = %self.address, "the harness is back");
+            info!(address = %self.address(), "the harness is back");
         }
     }
 
@@ -101,12 +121,21 @@ impl Link {
     pub(crate) fn away(&self, number: u64, why: &str) {
         let mut presence = self.presence();
         if presence.newest == number && !std::mem::replace(&mut presence.away, true) {
-            warn!(address = %self.address, why, "the harness is away; trying to reach it");
+            warn!(address = %self.address(), why, "the harness is away; trying to reach it");
         }
     }
 
     fn presence(&self) -> MutexGuard<'_, Presence> {
         self.presence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A hurry; see [`Link::hurry`].
+pub(crate) struct Hurry<'a>(&'a AtomicUsize);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

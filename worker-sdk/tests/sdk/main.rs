@@ -9,8 +9,12 @@ mod client;
 mod ends;
 mod fake;
 mod leaving;
+#[cfg(feature = "local-journal")]
+mod local;
 mod log;
 mod many;
+mod resume;
+mod steps;
 mod streams;
 mod strangers;
 mod subject;

@@ -15,7 +15,7 @@ use crate::sides::{Kind, Measured, Side};
 pub(crate) struct Effort {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 2)]
-    seconds: u64,
+    pub(crate) seconds: u64,
     /// Rounds; each asks every load of both sides in turn
     #[arg(long, default_value_t = 5)]
     pub(crate) rounds: usize,
