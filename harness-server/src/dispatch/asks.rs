@@ -403,10 +403,11 @@ impl Core {
         if !self.runs.contains_key(&id) {
             return;
         }
-        if let Some(durable) = self.durable_mut(id) {
-            if durable.cancel.is_none() && !matches!(durable.phase, Phase::Ending) {
-                durable.cancel = Some((who.clone(), why.clone()));
-            }
+        if let Some(durable) = self.durable_mut(id)
+            && durable.cancel.is_none()
+            && !matches!(durable.phase, Phase::Ending)
+        {
+            durable.cancel = Some((who.clone(), why.clone()));
         }
         let said = if why.is_empty() {
             String::new()

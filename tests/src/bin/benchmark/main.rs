@@ -6,6 +6,7 @@
 
 mod ask_once;
 mod clock;
+mod durable;
 mod floor;
 mod latencies;
 mod load;
@@ -61,6 +62,8 @@ enum Part {
     Deadlines,
     /// Memory of 10,000 slots
     Slots,
+    /// Durable runs beside asks, appends beside bare SQLite, a restart
+    Durable,
     /// Processes that stay beside a process per request, and beside a bare pipe
     Pools,
     /// How soon a worker that died or was ended has a successor
@@ -199,6 +202,7 @@ fn measure(arguments: &Arguments) {
             Part::Latencies => one_thread.block_on(latencies::all(arguments.asks)),
             Part::Deadlines => one_thread.block_on(latencies::deadlines(arguments.asks)),
             Part::Slots => slots::all(Duration::from_secs(arguments.idle)),
+            Part::Durable => durable::all(effort.rounds),
             Part::Pools => pools::all(effort),
             Part::Replacing => one_thread.block_on(pools::replacing::all(arguments.asks)),
             Part::Neighbour => pools::neighbour::all(effort),
