@@ -19,6 +19,7 @@ mod program;
 mod progress;
 mod reloads;
 mod restart;
+mod run;
 mod serve;
 mod usage;
 mod workers;
@@ -44,6 +45,7 @@ Examples:
   harness ask echo '\"hello\"'         ask an agent
   harness ask echo hello --json | jq .reply
   harness ask echo --many < requests.jsonl > answers.jsonl
+  harness run start report may         have a run made that outlives all of us
   harness agents                     what can be asked
   harness workers                    who answers, and with what they are busy
   harness drain box-4711             have a worker finish, leave and not come back
@@ -81,6 +83,7 @@ enum Command {
     Drain(drain::Drain),
     Pools(pools::Pools),
     Restart(restart::Restart),
+    Run(run::Run),
     Check(check::Check),
     Bench(bench::Bench),
     Demo(demo::Demo),
@@ -205,6 +208,7 @@ impl Command {
             Self::Drain(drain) => drain.run().await,
             Self::Pools(pools) => pools.run().await,
             Self::Restart(restart) => restart.run().await,
+            Self::Run(run) => run.run().await,
             Self::Check(check) => check.run().await,
             Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
@@ -217,6 +221,7 @@ impl Command {
     fn form(&self) -> Form {
         let json = match self {
             Self::Ask(ask) => return ask.form(),
+            Self::Run(run) => return run.form(),
             Self::Agents(agents) => agents.json,
             Self::Workers(workers) => workers.json,
             Self::Drain(drain) => drain.json,

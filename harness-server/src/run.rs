@@ -24,6 +24,8 @@ pub enum State {
     Queued,
     /// In a slot.
     Running(SlotId),
+    /// Its call is lost, and its worker may come back to it.
+    Away,
     /// It has its outcome; nothing changes it any more.
     Ended,
 }
@@ -39,6 +41,17 @@ pub struct Terms {
     pub uncounted_max: u32,
     /// Workers a run may kill; the last of them ends it.
     pub poison_max: u32,
+}
+
+/// What counts so far of a run that is tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Deliveries that count for the policy's attempts.
+    pub counted: u32,
+    /// Deliveries in a row that ended uncounted.
+    pub uncounted_in_row: u32,
+    /// Workers it has killed.
+    pub killed: u32,
 }
 
 /// How a delivery ended without an answer that stands.
@@ -62,6 +75,8 @@ pub enum Cause {
     NotAccepted,
     /// The worker gave the request back, or half-closed before it took it.
     Declined,
+    /// The harness was started anew and the worker did not come back in its window.
+    Restarted,
 }
 
 /// What happens to a run.
@@ -71,6 +86,10 @@ pub enum Event {
     Delivered(SlotId),
     /// The slot answered with a value.
     Replied(Payload),
+    /// Its call is lost, and its worker may come back.
+    Lost,
+    /// Its worker came back with another call.
+    Resumed(SlotId),
     /// The delivery ended without a value.
     Failed(Cause, Failure),
     /// A piece of its output has reached its caller.
@@ -105,9 +124,7 @@ pub struct Run {
     state: State,
     since: Instant,
     attempt: Attempt,
-    counted: u32,
-    uncounted_in_row: u32,
-    killed: u32,
+    counts: Counts,
     output_seen: bool,
     queued_for: Duration,
     ran_for: Duration,
@@ -123,13 +140,33 @@ impl Run {
             state: State::Queued,
             since: now,
             attempt: Attempt::default(),
-            counted: 0,
-            uncounted_in_row: 0,
-            killed: 0,
+            counts: Counts::default(),
             output_seen: false,
             queued_for: Duration::ZERO,
             ran_for: Duration::ZERO,
         }
+    }
+
+    /// A run that was made before, as it was left: `away` when an attempt was under way.
+    #[must_use]
+    pub fn restored(
+        id: RunId,
+        terms: Terms,
+        (attempt, counts, away): (Attempt, Counts, bool),
+        now: Instant,
+    ) -> Self {
+        Self {
+            state: if away { State::Away } else { State::Queued },
+            attempt,
+            counts,
+            ..Self::new(id, terms, now)
+        }
+    }
+
+    /// What counts so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
     }
 
     /// Where it stands.
@@ -185,20 +222,36 @@ impl Run {
                 Next::Nothing
             }
             (State::Running(_), Event::Replied(value)) => self.end(Ok(value)),
-            (State::Running(_), Event::Failed(cause, failure)) => self.failed(cause, failure),
+            (State::Running(_), Event::Lost) => {
+                self.state = State::Away;
+                Next::Nothing
+            }
+            (State::Running(_) | State::Away, Event::Resumed(slot)) => {
+                self.state = State::Running(slot);
+                Next::Nothing
+            }
+            (State::Running(_) | State::Away, Event::Failed(cause, failure)) => {
+                self.failed(cause, failure)
+            }
             // It is in one slot at a time, and nothing ends a delivery that is not under way.
             (State::Running(_), Event::Delivered(_))
-            | (State::Queued, Event::Replied(_) | Event::Failed(..)) => Next::Nothing,
-            (State::Queued | State::Running(_), Event::OutputSeen) => {
+            | (State::Away, Event::Delivered(_) | Event::Replied(_) | Event::Lost)
+            | (
+                State::Queued,
+                Event::Replied(_) | Event::Failed(..) | Event::Lost | Event::Resumed(_),
+            ) => Next::Nothing,
+            (State::Queued | State::Running(_) | State::Away, Event::OutputSeen) => {
                 self.output_seen = true;
                 Next::Nothing
             }
-            (State::Queued | State::Running(_), Event::Refused(failure)) => self.end_with(failure),
-            (State::Queued | State::Running(_), Event::DeadlinePassed(place)) => {
+            (State::Queued | State::Running(_) | State::Away, Event::Refused(failure)) => {
+                self.end_with(failure)
+            }
+            (State::Queued | State::Running(_) | State::Away, Event::DeadlinePassed(place)) => {
                 let failure = Failure::new(Code::DeadlineExceeded, self.where_time_went(&place));
                 self.end_with(failure)
             }
-            (State::Queued | State::Running(_), Event::Cancelled(why)) => {
+            (State::Queued | State::Running(_) | State::Away, Event::Cancelled(why)) => {
                 self.end_with(Failure::new(Code::Cancelled, why))
             }
         }
@@ -208,7 +261,7 @@ impl Run {
         let spent = now.saturating_duration_since(self.since);
         match self.state {
             State::Queued => self.queued_for += spent,
-            State::Running(_) => self.ran_for += spent,
+            State::Running(_) | State::Away => self.ran_for += spent,
             State::Ended => {}
         }
         self.since = now;
@@ -223,38 +276,40 @@ impl Run {
             | Cause::AttemptTimeout
             | Cause::Lost => true,
             Cause::Died => {
-                self.killed += 1;
+                self.counts.killed += 1;
                 true
             }
             // A request whose output was seen was taken, whatever its worker says.
             Cause::NotAccepted | Cause::Declined => {
-                self.uncounted_in_row += 1;
-                self.uncounted_in_row > self.terms.uncounted_max || self.output_seen
+                self.counts.uncounted_in_row += 1;
+                self.counts.uncounted_in_row > self.terms.uncounted_max || self.output_seen
             }
+            // Not even in a row: it says nothing of the run.
+            Cause::Restarted => self.output_seen,
         };
         if !counts {
             self.state = State::Queued;
             return Next::Requeue;
         }
-        if self.uncounted_in_row > self.terms.uncounted_max {
+        if self.counts.uncounted_in_row > self.terms.uncounted_max {
             failure.message = format!(
                 "{} deliveries in a row were not taken, the last: {}",
-                self.uncounted_in_row, failure.message
+                self.counts.uncounted_in_row, failure.message
             );
         }
-        self.uncounted_in_row = 0;
-        self.counted += 1;
-        if self.killed >= self.terms.poison_max {
+        self.counts.uncounted_in_row = 0;
+        self.counts.counted += 1;
+        if self.counts.killed >= self.terms.poison_max {
             return self.poisoned(failure);
         }
-        if self.counted < self.terms.retry.max_attempts && self.may_retry(&failure) {
+        if self.counts.counted < self.terms.retry.max_attempts && self.may_retry(&failure) {
             self.state = State::Queued;
-            return Next::BackOff(self.counted, failure);
+            return Next::BackOff(self.counts.counted, failure);
         }
-        if self.counted > 1 {
+        if self.counts.counted > 1 {
             failure.message = format!(
                 "{} (attempt {} of {})",
-                failure.message, self.counted, self.terms.retry.max_attempts
+                failure.message, self.counts.counted, self.terms.retry.max_attempts
             );
         }
         self.end_with(failure)
@@ -277,7 +332,7 @@ impl Run {
     fn poisoned(&mut self, last: Failure) -> Next {
         let message = format!(
             "the run has killed {} workers, which is the limit; the last: {}",
-            self.killed, last.message
+            self.counts.killed, last.message
         );
         let mut poisoned = Failure::new(Code::Poisoned, message);
         poisoned.cause = Some(Box::new(last));
@@ -299,7 +354,7 @@ impl Run {
         let total = seconds(self.queued_for + self.ran_for);
         let queued = seconds(self.queued_for);
         match self.state {
-            State::Running(_) => format!(
+            State::Running(_) | State::Away => format!(
                 "deadline passed after {total}: {queued} queued, {} running: attempt {} {place}",
                 seconds(self.ran_for),
                 self.attempt

@@ -1,5 +1,6 @@
 //! A whole harness: engine, listeners and services, from start to leaving in good order.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use crate::auth::Auth;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::listener::{Address, ListenError, Listener};
+use crate::store::{Sqlite, Store, StoreError};
 use crate::supervisor::{self, Means, Serve, Supervisor, SupervisorError};
 
 /// How long sessions and connections may take to end once they have been told to.
@@ -55,6 +57,24 @@ pub enum ServerError {
     /// A pool cannot be run as it is to be.
     #[error(transparent)]
     Pools(#[from] SupervisorError),
+    /// The store cannot be opened.
+    #[error("cannot open the store in {}", folder.display())]
+    Store {
+        /// Its folder.
+        folder: PathBuf,
+        /// Why.
+        source: StoreError,
+    },
+}
+
+/// Opens the store of a folder, which may take a while.
+async fn open(folder: PathBuf) -> Result<Arc<dyn Store>, ServerError> {
+    let path = folder.clone();
+    let opened = tokio::task::spawn_blocking(move || Sqlite::open(&path));
+    match opened.await.expect("opening a store must not panic") {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(source) => Err(ServerError::Store { folder, source }),
+    }
 }
 
 impl Server {
@@ -65,6 +85,21 @@ impl Server {
     /// Which address cannot be listened on, or which setting of a pool cannot be given here, and
     /// what to do.
     pub async fn bind(config: Config) -> Result<Self, ServerError> {
+        let store = match config.data.clone() {
+            Some(folder) => Some(open(folder).await?),
+            None => None,
+        };
+        Self::bind_with(config, store).await
+    }
+
+    /// [`Self::bind`] with a store of the application's own, whatever the configuration says.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub async fn bind_with(
+        config: Config,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Self, ServerError> {
         config.limits.check().map_err(ListenError::from)?;
         if config.listen.is_empty() {
             return Err(ListenError::Nowhere.into());
@@ -78,7 +113,14 @@ impl Server {
             .iter()
             .map(|listener| listener.name().to_owned())
             .collect();
-        let (engine, auth) = (Engine::new(config.limits), Auth::default());
+        let engine = match store {
+            Some(store) => {
+                let records = Box::new(api::WireRecords::default());
+                Engine::with_store(config.limits, store, records)
+            }
+            None => Engine::new(config.limits),
+        };
+        let auth = Auth::default();
         let means = Means {
             guard: config.guard,
             tcp: listeners.iter().find_map(Listener::dialled_here),
@@ -124,6 +166,10 @@ impl Server {
             let (engine, ended) = (self.engine.clone(), ended.clone());
             async move { engine.run(ended).await }
         });
+        let stored = tokio::spawn({
+            let (engine, ended) = (self.engine.clone(), ended.clone());
+            async move { engine.run_store(ended).await }
+        });
         let (accepting, connections) = (TaskTracker::new(), TaskTracker::new());
         // Its processes may dial until nothing of them is left.
         let doors = TaskTracker::new();
@@ -168,6 +214,8 @@ impl Server {
             drop(tokio::time::timeout(END_TIMEOUT, tracker.wait()).await);
         }
         timer.await.expect("the timer must not panic");
+        stored.await.expect("reading the store must not panic");
+        self.engine.close_store().await;
         info!("left");
     }
 }

@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 
 use crate::auth::{AUDIT, Attendance, Principal};
 use crate::dispatch::Offer;
-use crate::engine::{Engine, OfferSchemas, Outbox, SlotHandle};
+use crate::engine::{Engine, OfferSchemas, Outbox, Resumes, SlotHandle};
 use crate::envelope::{Failure, Payload};
 use crate::ids::{Delivery, Lease};
 use crate::slot::{End, EntryKind, Level, Refusal};
@@ -130,7 +130,8 @@ impl Session {
                 }
                 pump::pump(slot, inbound, heartbeats(level, interval), attended).await;
             }
-            Err(refusal) => self.refuse(refusal),
+            Err(End::Refused(refusal)) => self.refuse(refusal),
+            Err(end) => self.outbox.end(end),
         }
     }
 
@@ -151,17 +152,23 @@ impl Session {
         }
     }
 
-    async fn open(&self, hello: Hello) -> Result<(SlotHandle, Option<Attended>), Refusal> {
-        let (mut offer, previous) = hello.accept(self.engine.limits(), &self.peer)?;
+    async fn open(&self, hello: Hello) -> Result<(SlotHandle, Option<Attended>), End> {
+        let invalid = |message| End::Refused(Refusal::Invalid(message));
+        let (mut offer, previous) = hello
+            .accept(self.engine.limits(), &self.peer)
+            .map_err(End::Refused)?;
         let may = self.principal.may_offer(&offer.agent);
-        may.map_err(|why| Refusal::Denied(why.message))?;
-        let released = match previous {
-            Previous::None => None,
-            Previous::Released(delivery, lease) => Some((delivery, lease)),
-            Previous::Resume => return Err(Refusal::NotYours),
+        may.map_err(|why| End::Refused(Refusal::Denied(why.message)))?;
+        let (released, resumed) = match previous {
+            Previous::None => (None, None),
+            Previous::Released(delivery, lease) => (Some((delivery, lease)), None),
+            Previous::Resume(delivery, lease) => (None, Some((delivery, lease))),
         };
-        let attended = match &self.attendance {
-            Some(attendance) => Some(self.attend(attendance, &offer, released)?),
+        let mut attended = match &self.attendance {
+            Some(attendance) => {
+                let attended = self.attend(attendance, &offer, released);
+                Some(attended.map_err(End::Refused)?)
+            }
             None => None,
         };
         let schemas = OfferSchemas {
@@ -169,17 +176,30 @@ impl Session {
                 .engine
                 .intern(&offer.request_schema_text)
                 .await
-                .map_err(|error| Refusal::Invalid(format!("agent.request_schema: {error}")))?,
+                .map_err(|error| invalid(format!("agent.request_schema: {error}")))?,
             reply: self
                 .engine
                 .intern(&offer.reply_schema_text)
                 .await
-                .map_err(|error| Refusal::Invalid(format!("agent.reply_schema: {error}")))?,
+                .map_err(|error| invalid(format!("agent.reply_schema: {error}")))?,
         };
         let worker = offer.worker;
+        let back = match resumed {
+            Some((delivery, lease)) => match self.engine.resumes(worker, delivery, lease).await {
+                Resumes::With(back) => {
+                    if let (Some(attended), Some(_)) = (&mut attended, &back) {
+                        attended.resumes(delivery);
+                    }
+                    back
+                }
+                Resumes::Ends(end) => return Err(end),
+            },
+            None => None,
+        };
         offer.request_schema = schemas.request.as_ref().map(|schema| schema.id());
         debug!(%worker, name = offer.info.name, agent = %offer.agent, "slot opens");
-        let slot = self.engine.open(offer, self.outbox.clone(), schemas);
+        let outbox = self.outbox.clone();
+        let slot = self.engine.open_again(offer, outbox, schemas, back);
         // After the slot is there, so that the worker is known without a break.
         if let Some((delivery, lease)) = released {
             self.engine.released(worker, delivery, lease);

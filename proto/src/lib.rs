@@ -1,8 +1,10 @@
 //! The `harness.v1` protocol: messages, clients and servers generated from the `.proto` files
 //! beside this crate. The normative text is this folder's `README.md`.
 //!
-//! Owns nothing but generated code; no logic, no conversions. `tests/generated.rs` regenerates it
+//! Owns generated code and the `codec` of the relay; no conversions. `tests/generated.rs` regenerates it
 //! and fails when it differs from what is committed.
+
+pub mod codec;
 
 /// The protocol as its two ends see it.
 #[allow(
@@ -33,3 +35,8 @@ pub mod relay;
 /// The encoded `google.protobuf.FileDescriptorSet` of `harness.v1` and what it imports, for server
 /// reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("gen/harness.v1.binpb");
+
+/// The DDL of the one table that holds journals on disk, in SQLite's dialect. The server's store
+/// and the SDK's local journal both have it, so one reader reads both. Running it where the table
+/// is there already changes nothing.
+pub const JOURNAL_SQL: &str = include_str!("../journal.sql");

@@ -11,6 +11,7 @@ mod many;
 mod operator;
 mod plain;
 mod retry_policy;
+pub mod start;
 pub mod pools;
 pub mod runs;
 mod watch;
@@ -67,7 +68,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Harness {
-    channel: Carrier,
     shared: Arc<Shared>,
 }
 
@@ -76,6 +76,7 @@ type Carrier = InterceptedService<Channel, Credential>;
 
 #[derive(Debug)]
 struct Shared {
+    channel: Carrier,
     address: Address,
     hearing: Hearing,
     /// The readers of the AskMany calls; the last clone takes them along.
@@ -121,12 +122,12 @@ impl Harness {
 
     fn over(place: Place, (channel, hearing): (Channel, Hearing)) -> Self {
         let shared = Shared {
+            channel: InterceptedService::new(channel, place.credential),
             address: place.address,
             hearing,
             readers: Mutex::default(),
         };
         Self {
-            channel: InterceptedService::new(channel, place.credential),
             shared: Arc::new(shared),
         }
     }
@@ -174,6 +175,32 @@ impl Harness {
         Ask::new(Streamed(self.clone()), agent.into(), request.into_payload())
     }
 
+    /// Starts a durable run, which outlives this call, its caller and the harness itself; see
+    /// [`start::StartRun`].
+    ///
+    /// ```no_run
+    /// # async fn run(harness: worker_sdk::Harness) -> Result<(), worker_sdk::Error> {
+    /// let run = harness
+    ///     .start_run("report", &"2026-11")
+    ///     .idempotency_key("report/2026-11")
+    ///     .await?;
+    /// println!("{} is on disk", run.run_id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start_run(
+        &self,
+        agent: impl Into<String>,
+        request: impl IntoPayload,
+    ) -> start::StartRun {
+        let ask = Ask::new(
+            start::Durable(self.clone()),
+            agent.into(),
+            request.into_payload(),
+        );
+        start::StartRun::new(ask)
+    }
+
     /// Opens one call for many asks, the fastest way to ask a lot; see [`Many`].
     ///
     /// # Errors
@@ -183,11 +210,13 @@ impl Harness {
     }
 
     fn runs(&self) -> RunServiceClient<Carrier> {
-        RunServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
+        RunServiceClient::new(self.shared.channel.clone())
+            .max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 
     fn admin(&self) -> AdminServiceClient<Carrier> {
-        AdminServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
+        AdminServiceClient::new(self.shared.channel.clone())
+            .max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 
     /// A call's answer, or why there is none. One that nobody ever says a word to is not waited

@@ -1,32 +1,32 @@
 //! What an agent is given beside the request.
 //!
 //! Owns [`Context`]: the deadline, cancellation, output, progress, metadata and asking other
-//! agents. It reaches the call only through `sink`, so the same context works without a harness
-//! ([`crate::testing`]). It decides nothing: the harness keeps the deadline.
+//! agents. What it writes goes to a journal through `sink`, so the same context works without a
+//! harness ([`crate::testing`]). It decides nothing: the harness keeps the deadline.
 
 mod blocking;
 mod cancel;
 mod facts;
 mod sink;
+mod step;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
-
-use tokio_util::task::TaskTracker;
 
 use crate::client::{Ask, Harness};
 use crate::error::{Error, ErrorKind};
+use crate::journal::{Entry, Ledger};
 use crate::payload::{FromPayload, IntoPayload};
-use crate::session::Entry;
 
 pub use blocking::BlockingContext;
-pub(crate) use cancel::Cancel;
+use cancel::{Cancel, Holds};
 pub use cancel::{CancelReason, Hold};
 pub use facts::{Caller, LogLevel, Trace};
 pub(crate) use facts::{Facts, deadline_in};
-pub(crate) use sink::{Append, Recording, Sink};
+pub(crate) use sink::{Append, Sink};
+pub use step::{BlockingStep, Step};
 
 /// What an agent is given beside the request. Cheap to clone; clones are the same context.
 ///
@@ -44,29 +44,46 @@ pub(crate) use sink::{Append, Recording, Sink};
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
+/// All of a request, in one piece: each has one.
 struct Inner {
     facts: Facts,
     cancel: Cancel,
     sink: Sink,
-    holds: TaskTracker,
+    holds: Holds,
     harness: Option<Harness>,
+    /// Made at the first step.
+    ledger: OnceLock<Box<Mutex<Ledger>>>,
 }
 
 impl Context {
-    pub(crate) fn new(
-        facts: Facts,
-        cancel: Cancel,
-        sink: Sink,
-        holds: TaskTracker,
-        harness: Option<Harness>,
-    ) -> Self {
+    pub(crate) fn new(facts: Facts, sink: Sink, harness: Option<Harness>) -> Self {
         Self(Arc::new(Inner {
             facts,
-            cancel,
+            cancel: Cancel::default(),
             sink,
-            holds,
+            holds: Holds::default(),
             harness,
+            ledger: OnceLock::new(),
         }))
+    }
+
+    /// Says that the work is to stop.
+    pub(crate) fn stop(&self, reason: CancelReason) {
+        self.0.cancel.set(reason);
+    }
+
+    /// Waits until nothing holds the slot.
+    pub(crate) async fn unheld(&self) {
+        self.0.holds.wait().await;
+    }
+
+    /// Where what the agent writes goes.
+    pub(crate) fn sink(&self) -> &Sink {
+        &self.0.sink
+    }
+
+    fn holds(&self) -> &Holds {
+        &self.0.holds
     }
 
     /// The run, a UUIDv7 in its 36 character form.
@@ -123,17 +140,17 @@ impl Context {
     /// Whether the work is to stop. An async agent is dropped at its next `.await` then; blocking
     /// code and whatever it started look at this.
     pub fn is_cancelled(&self) -> bool {
-        self.0.cancel.token.is_cancelled()
+        self.0.cancel.reason().is_some()
     }
 
     /// Waits until the work is to stop.
     pub async fn cancelled(&self) {
-        self.0.cancel.token.cancelled().await;
+        self.0.cancel.wait().await;
     }
 
     /// Why the work is to stop; None while it is not.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
-        self.0.cancel.reason.get().copied()
+        self.0.cancel.reason()
     }
 
     /// Keeps the slot away until the returned value is dropped, also after the agent's future was
@@ -143,7 +160,7 @@ impl Context {
     /// A live hold also withholds the reply: what the agent has returned is sent when the last
     /// hold is gone. One that is never dropped makes the run end at its deadline, unanswered.
     pub fn hold(&self) -> Hold {
-        Hold::new(self.0.holds.token())
+        Hold::new(self.clone())
     }
 
     /// Sends a piece of output: a value as JSON, or a [`crate::Payload`] as it is. Waits while too
@@ -220,7 +237,7 @@ impl Context {
         match &self.0.sink {
             Sink::Call(_) => ask.parent(&facts.run_id, facts.attempt),
             // No harness knows the run of a test.
-            Sink::Recording(_) => ask,
+            Sink::Journal(_) => ask,
         }
     }
 }

@@ -25,6 +25,8 @@ const DISMISSED: &str = "its pool wants this process to finish";
 pub(super) struct Attended {
     attendance: Attendance,
     worker: WorkerId,
+    /// What it goes on with.
+    resumed: Option<Delivery>,
     attached: bool,
     /// Whether the worker was told to leave.
     leaving: bool,
@@ -45,6 +47,7 @@ impl Attended {
         Self {
             attendance,
             worker,
+            resumed: None,
             attached: false,
             leaving: false,
             detached: false,
@@ -55,10 +58,15 @@ impl Attended {
         self.attendance.process()
     }
 
+    /// Its call goes on with what the one before held.
+    pub(super) fn resumes(&mut self, delivery: Delivery) {
+        self.resumed = Some(delivery);
+    }
+
     pub(super) async fn attached(&mut self) {
         self.attached = true;
-        // What it worked on before has stopped.
-        self.process().in_hand().set(None);
+        // What else it worked on before has stopped.
+        self.process().in_hand().set(self.resumed);
         self.process().tell(Told::Attached).await;
     }
 
@@ -110,11 +118,12 @@ impl Attended {
     /// The call has ended, by the harness.
     pub(super) async fn ended(&mut self, end: &End) {
         self.detached(match end {
-            End::DeadlineExceeded(_) | End::Cancelled(_) | End::NotAccepted(_) => {
-                Detached::Cancelled
-            }
-            // It may be stuck or stopped, and come back.
-            End::HeartbeatsMissed => Detached::Lost,
+            End::DeadlineExceeded(_)
+            | End::Cancelled(_)
+            | End::NotAccepted(_)
+            | End::Superseded(_) => Detached::Cancelled,
+            // It may be stuck or stopped, and come back, or come back with its work.
+            End::HeartbeatsMissed | End::StoreFailed => Detached::Lost,
             End::WrongAttempt { .. }
             | End::Violation(_)
             | End::Broken(_)

@@ -1,13 +1,13 @@
 //! The Unix socket that the processes of a pool dial back to.
 //!
 //! Owns its folder, which is 0700 and holds nothing else, and whose they are: those of the user that
-//! the processes run as. A harness that was killed leaves its folders; the next one removes those
-//! that were its own user's. Who is let in is `auth`'s affair, and what is said on it `api`'s.
+//! the processes run as. Who is let in is `auth`'s affair, and what is said on it `api`'s.
 
 use std::env;
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -17,14 +17,15 @@ use uuid::Uuid;
 
 use super::isolation::User;
 
+/// How the folders are called, before some random digits.
+const NAME: &str = "harness-";
+const NAME_DIGITS: usize = 16;
+
+/// How the sockets in them are.
+const SOCKET: &str = "s";
+
 /// Longer paths do not fit the address of a socket everywhere.
 const PATH_BYTES: usize = 100;
-
-/// What the names of the folders begin with.
-const FOLDER: &str = "harness-pool-";
-
-/// The name of the socket in its folder.
-const SOCKET: &str = "s";
 
 /// Serves a socket until it is cancelled.
 pub type Serve = Arc<dyn Fn(UnixListener, CancellationToken) + Send + Sync>;
@@ -43,9 +44,6 @@ pub(super) struct Door {
 struct Place {
     folder: PathBuf,
     socket: PathBuf,
-    /// The folder, locked before its socket is there: the lock goes with the harness, however it
-    /// ends.
-    _lock: File,
 }
 
 impl Door {
@@ -73,6 +71,15 @@ impl Door {
     }
 }
 
+impl Place {
+    fn at(folder: PathBuf) -> Self {
+        Self {
+            socket: folder.join(SOCKET),
+            folder,
+        }
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         // Whoever removed them before has done our work.
@@ -88,43 +95,26 @@ pub(super) fn check(user: Option<&User>) -> io::Result<()> {
 
 fn bind(user: Option<&User>) -> io::Result<(Place, UnixListener)> {
     let places = [env::temp_dir(), PathBuf::from("/tmp")];
-    let mut why = Vec::new();
+    let mut refused = Vec::new();
     for place in &places {
-        match bind_in(place, user) {
+        match folder(place, user).and_then(|folder| bind_at(&folder, user)) {
             Ok(bound) => return Ok(bound),
-            Err(error) => why.push(format!("in {}: {error}", place.display())),
+            Err(error) => refused.push(format!("in {}: {error}", place.display())),
         }
     }
-    why.dedup();
+    refused.dedup();
     Err(io::Error::other(format!(
-        "{}; TMPDIR must name a folder that can be written",
-        why.join("; ")
+        "{}; TMPDIR must name a short path that can be written",
+        refused.join("; ")
     )))
 }
 
-fn bind_in(place: &Path, user: Option<&User>) -> io::Result<(Place, UnixListener)> {
-    let place = std::path::absolute(place)?;
-    let folder = place.join(format!(
-        "{FOLDER}{}",
-        &Uuid::new_v4().simple().to_string()[..16]
-    ));
-    let socket = folder.join(SOCKET);
-    if socket.as_os_str().len() >= PATH_BYTES {
-        return Err(io::Error::other("its path is too long for a socket"));
-    }
-    if user.is_some() && !place.ancestors().all(is_open) {
-        return Err(io::Error::other("not every user may enter it"));
-    }
+fn bind_at(folder: &Path, user: Option<&User>) -> io::Result<(Place, UnixListener)> {
+    // It has its name once somebody listens; see `sweep`.
+    let place = Place::at(folder.with_extension("new"));
     // It must not be there: nobody else can have made it.
-    DirBuilder::new().mode(0o700).create(&folder)?;
-    let lock = File::open(&folder)?;
-    lock.lock()?;
-    sweep(&place, lock.metadata()?.uid());
-    let place = Place {
-        socket,
-        folder,
-        _lock: lock,
-    };
+    DirBuilder::new().mode(0o700).create(&place.folder)?;
+    sweep(&place.folder);
     let listener = UnixListener::bind(&place.socket)?;
     fs::set_permissions(&place.socket, Permissions::from_mode(0o600))?;
     if let Some(user) = user {
@@ -132,28 +122,49 @@ fn bind_in(place: &Path, user: Option<&User>) -> io::Result<(Place, UnixListener
             chown(path, Some(user.uid), Some(user.gid))?;
         }
     }
-    Ok((place, listener))
+    fs::rename(&place.folder, folder)?;
+    Ok((Place::at(folder.to_owned()), listener))
 }
 
-/// Removes the folders of harnesses of this user that were killed. What cannot be removed stays.
-fn sweep(place: &Path, uid: u32) {
-    let entries = fs::read_dir(place).into_iter().flatten().flatten();
-    for entry in entries.filter(|it| it.file_name().to_string_lossy().starts_with(FOLDER)) {
-        let folder = entry.path();
-        let is_ours = fs::symlink_metadata(&folder).is_ok_and(|it| it.is_dir() && it.uid() == uid);
-        // One without its socket is being made.
-        let socket = folder.join(SOCKET);
-        let is_made = fs::symlink_metadata(&socket).is_ok_and(|it| it.file_type().is_socket());
-        if is_ours && is_made && is_left(&folder) {
-            drop(fs::remove_file(&socket));
-            drop(fs::remove_dir(&folder));
+/// Removes the folders beside this one that a harness of the same user has left, which was killed.
+fn sweep(own: &Path) {
+    let Some((place, uid)) = own.parent().zip(fs::metadata(own).ok().map(|it| it.uid())) else {
+        return;
+    };
+    for found in fs::read_dir(place).into_iter().flatten().flatten() {
+        let name = found.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        let is_name = |text: &str| {
+            let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+            digits && text.len() == NAME_DIGITS
+        };
+        // Of a link, what it is itself.
+        let ours = found.metadata().is_ok_and(|it| {
+            it.is_dir() && it.uid() == uid && it.permissions().mode() & 0o777 == 0o700
+        });
+        if !name.is_some_and(is_name) || !ours {
+            continue;
+        }
+        let folder = found.path();
+        let refused = StdUnixStream::connect(folder.join(SOCKET)).err();
+        if refused.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused) {
+            drop(Place::at(folder));
         }
     }
 }
 
-/// Whether no harness holds a folder.
-fn is_left(folder: &Path) -> bool {
-    File::open(folder).is_ok_and(|folder| folder.try_lock().is_ok())
+/// A name for the folder in a place that is short enough and, for another user, open to all.
+fn folder(place: &Path, user: Option<&User>) -> io::Result<PathBuf> {
+    let digits = Uuid::new_v4().simple().to_string();
+    let place = std::path::absolute(place)?;
+    let folder = place.join(format!("{NAME}{}", &digits[..NAME_DIGITS]));
+    if folder.join(SOCKET).as_os_str().len() >= PATH_BYTES {
+        return Err(io::Error::other("its path is too long for a socket"));
+    }
+    if user.is_some() && !place.ancestors().all(is_open) {
+        return Err(io::Error::other("not every user may enter it"));
+    }
+    Ok(folder)
 }
 
 /// Whether every user may pass through a folder.
@@ -163,9 +174,8 @@ fn is_open(folder: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener as StdUnixListener;
     use std::sync::Mutex;
-
-    use tempfile::TempDir;
 
     use super::*;
 
@@ -208,34 +218,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_killed_harness_has_left_is_removed_and_what_a_living_one_holds_is_not() {
-        let temp = TempDir::new().expect("a folder");
-        let (held, _listener) = bind_in(temp.path(), None).expect("bound");
-        let (dead, listener) = bind_in(temp.path(), None).expect("bound");
-        let (folder, mut foreign) = (dead.folder.clone(), temp.path().to_owned());
-        foreign.push(format!("{FOLDER}notes"));
-        fs::create_dir(&foreign).expect("made");
-        fs::write(foreign.join(SOCKET), "no socket").expect("written");
-        // A harness that is killed closes what it holds and removes nothing.
-        let dead = std::mem::ManuallyDrop::new(dead);
-        dead._lock.unlock().expect("unlocked");
-        drop(listener);
-        assert!(folder.exists());
-        let (_next, _listener) = bind_in(temp.path(), None).expect("bound");
-        assert!(!folder.exists());
-        assert!(held.socket.exists() && foreign.join(SOCKET).exists());
+    async fn a_folder_that_a_killed_harness_has_left_is_removed_and_one_in_use_is_not() {
+        let name = || folder(&env::temp_dir(), None).expect("a place");
+        let made = [name(), name(), name().with_extension("new")];
+        let listeners = made.each_ref().map(|folder| {
+            DirBuilder::new().mode(0o700).create(folder).expect("made");
+            StdUnixListener::bind(folder.join(SOCKET)).expect("bound")
+        });
+        let [stale, used, begun] = made.map(Place::at);
+        let [left, _used, half] = listeners;
+        drop((left, half));
+        check(None).expect("a door can be opened");
+        assert!(!stale.folder.exists(), "nobody listens there");
+        assert!(used.socket.exists(), "somebody does");
+        assert!(begun.socket.exists(), "somebody may be about to");
     }
 
     #[tokio::test]
     async fn a_place_that_cannot_hold_it_is_told_with_its_reason() {
-        let temp = TempDir::new().expect("a folder");
+        let temp = tempfile::TempDir::new().expect("a folder");
         let long = temp.path().join("x".repeat(PATH_BYTES));
-        fs::create_dir(&long).expect("made");
-        for (place, part) in [
-            (temp.path().join("none"), "No such file"),
-            (long, "too long"),
-        ] {
-            let refused = bind_in(&place, None).expect_err("refused").to_string();
+        let none = temp.path().join("none");
+        for (place, part) in [(none, "No such file"), (long, "too long")] {
+            let bound = folder(&place, None).and_then(|folder| bind_at(&folder, None));
+            let refused = bound.map(drop).expect_err("refused").to_string();
             assert!(refused.contains(part), "{refused}");
         }
     }

@@ -3,6 +3,7 @@
 //! Owns who connects (one slot at a time, the others wait for it), when (jittered back-off) and
 //! what is logged: one line when the harness is away, one when it is back.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,12 +15,17 @@ use super::{Address, Credential, Place, connect};
 use crate::error::{Error, ErrorKind};
 use crate::retry::Backoff;
 
+/// The longest wait between tries while somebody is in a hurry.
+const HURRIED_WAIT: Duration = Duration::from_millis(500);
+
 /// One connection, made again when it broke.
 #[derive(Debug)]
 pub(crate) struct Link {
     place: Place,
     connection: Mutex<Connection>,
     presence: std::sync::Mutex<Presence>,
+    /// How many slots have work that ends if there is no connection soon.
+    hurried: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -47,6 +53,7 @@ impl Link {
             place,
             connection: Mutex::new(connection),
             presence: Default::default(),
+            hurried: AtomicUsize::new(0),
         }
     }
 
@@ -58,8 +65,8 @@ impl Link {
         self.place.credential.clone()
     }
 
-    /// The connection and its number, once there is one: tries until it is made. Only a bad
-    /// address is an error.
+    /// The connection and its number, once there is one: tries until it is made, at short intervals
+    /// while anybody is in a hurry. Only a bad address is an error.
     pub(crate) async fn channel(&self) -> Result<(u64, Channel), Error> {
         let mut connection = self.connection.lock().await;
         loop {
@@ -76,11 +83,20 @@ impl Link {
                 Err(error) => {
                     let newest = self.presence().newest;
                     self.away(newest, &chain(&error));
-                    let wait = connection.backoff.next_wait(None);
+                    let mut wait = connection.backoff.next_wait(None);
+                    if self.hurried.load(Ordering::Relaxed) > 0 {
+                        wait = wait.min(HURRIED_WAIT);
+                    }
                     tokio::time::sleep(wait).await;
                 }
             }
         }
+    }
+
+    /// Whoever has this is in a hurry.
+    pub(crate) fn hurry(&self) -> Hurry<'_> {
+        self.hurried.fetch_add(1, Ordering::Relaxed);
+        Hurry(&self.hurried)
     }
 
     /// This connection broke: the next call is made on a new one. Logs once that the harness is
@@ -111,6 +127,15 @@ impl Link {
 
     fn presence(&self) -> MutexGuard<'_, Presence> {
         self.presence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A hurry; see [`Link::hurry`].
+pub(crate) struct Hurry<'a>(&'a AtomicUsize);
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

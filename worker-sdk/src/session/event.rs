@@ -2,8 +2,9 @@
 //!
 //! Owns the two enums; their meaning is in [`super::Session`].
 
-use super::{Delivery, End, Entry, Inbound, Next, Outbound, Reply};
+use super::{Delivery, End, Inbound, Next, Outbound, Reply};
 use crate::context::CancelReason;
+use crate::journal::Entry;
 
 /// What happens to a call.
 #[derive(Debug)]
@@ -16,7 +17,7 @@ pub(crate) enum Event {
         entry: Entry,
         entry_bytes: u64,
     },
-    /// The agent is done with the request in hand.
+    /// The agent is done with the request in hand. Only while [`Session::takes_reply`].
     Replied(Reply),
     /// The worker wants to leave.
     Leave,
@@ -36,6 +37,15 @@ pub(crate) enum Action {
     Stop(CancelReason),
     /// The agent's append was sent.
     Admit,
+    /// The agent's append, a step, was sent under this number; the agent waits until that is
+    /// acknowledged.
+    Await {
+        worker_seq: u64,
+    },
+    /// All up to this number is acknowledged.
+    Acknowledged {
+        worker_seq: u64,
+    },
     /// The agent's append is larger than an entry may be.
     Refuse {
         entry_bytes: u64,

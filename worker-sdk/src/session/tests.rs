@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::agent::AgentError;
+use crate::journal::Entry;
 use crate::payload::Payload;
 
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
@@ -51,7 +52,11 @@ fn lease() -> Lease {
 }
 
 pub(super) fn delivery() -> Inbound {
-    Inbound::Request(Box::new(Delivery {
+    Inbound::Request(Box::new(request()))
+}
+
+pub(super) fn request() -> Delivery {
+    Delivery {
         lease: lease(),
         payload: Payload::json(&1).unwrap(),
         time_left: Duration::from_secs(60),
@@ -64,13 +69,17 @@ pub(super) fn delivery() -> Inbound {
         traceparent: String::new(),
         tracestate: String::new(),
         idempotency_key: String::new(),
-    }))
+        reattach_window: Duration::ZERO,
+        replay_entries: 0,
+        recorded: Vec::new(),
+    }
 }
 
 pub(super) fn welcome() -> Inbound {
     Inbound::Welcome(Welcome {
         heartbeat_interval: INTERVAL,
         limits: LIMITS,
+        resumed: None,
     })
 }
 
@@ -135,7 +144,7 @@ fn session(state: In, now: Instant) -> Session {
 }
 
 /// The actions in short, so that a table fits on a page.
-fn names(actions: &[Action]) -> Vec<String> {
+pub(super) fn names(actions: &[Action]) -> Vec<String> {
     actions.iter().map(name).collect()
 }
 
@@ -155,6 +164,8 @@ fn name(action: &Action) -> String {
         Action::Start(_) => "start".to_owned(),
         Action::Stop(reason) => format!("stop {reason:?}"),
         Action::Admit => "admit".to_owned(),
+        Action::Await { worker_seq } => format!("await {worker_seq}"),
+        Action::Acknowledged { worker_seq } => format!("acknowledged {worker_seq}"),
         Action::Refuse { entry_bytes, limit } => format!("refuse {entry_bytes}>{limit}"),
         Action::Oversize { bytes, limit } => format!("oversize {bytes}>{limit}"),
         Action::Drained { .. } => "drained".to_owned(),
@@ -164,6 +175,7 @@ fn name(action: &Action) -> String {
             Next::BackOff {
                 released, fault, ..
             } => format!("back off{} {fault:?}", said(released)).to_lowercase(),
+            Next::Resume { fault, .. } => format!("resume {fault:?}").to_lowercase(),
             Next::Left => "left".to_owned(),
             Next::Drained => "gone".to_owned(),
             Next::GiveUp(_) => "give up".to_owned(),
@@ -237,13 +249,31 @@ fn every_frame_in_every_state() {
             "",
         ],
     );
-    for frame in [Inbound::Heartbeat, Inbound::Entry, Inbound::Unknown] {
+    for frame in [Inbound::Heartbeat, Inbound::Unknown] {
         row(
             "a frame that asks for nothing",
             || Event::Frame(frame.clone()),
             [""; 8],
         );
     }
+}
+
+#[test]
+fn a_recorded_entry_that_is_not_due_in_every_state() {
+    row(
+        "a recorded entry that is not due",
+        || Event::Frame(Inbound::Entry(None)),
+        [
+            "back off harness",
+            "back off call",
+            "back off released call",
+            "stop HarnessLost, back off released call",
+            "stop HarnessLost, back off released call",
+            "stop HarnessLost, back off released call",
+            "",
+            "",
+        ],
+    );
 }
 
 #[test]
@@ -567,6 +597,22 @@ fn a_stop_that_crossed_the_reply_is_answered_only_while_it_can_have_crossed() {
     let later = start + INTERVAL * 2 + Duration::from_millis(1);
     let actions = session(In::Answered, start).apply(later, stop());
     assert_eq!(names(&actions), ["at once"]);
+}
+
+#[test]
+fn a_stop_that_crossed_the_reply_of_a_slot_that_has_left_is_answered_too() {
+    let start = Instant::now();
+    let stop = || Event::Ended(end(EndCode::Cancelled, Some("CANCELLED")));
+    for (state, last) in [(In::Answered, Event::Leave), (In::BusyLeaving, replied())] {
+        let mut session = session(state, start);
+        session.apply(start, last);
+        let actions = session.apply(start, stop());
+        assert_eq!(names(&actions), ["at once released"], "{state:?}");
+    }
+    let mut session = session(In::Answered, start);
+    session.apply(start, Event::Leave);
+    let actions = session.apply(start, Event::Ended(end(EndCode::Ok, None)));
+    assert_eq!(names(&actions), ["left"]);
 }
 
 #[test]

@@ -5,12 +5,17 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod agents;
+mod apart;
 mod client;
 mod ends;
 mod fake;
 mod leaving;
+#[cfg(feature = "local-journal")]
+mod local;
 mod log;
 mod many;
+mod resume;
+mod steps;
 mod streams;
 mod strangers;
 mod subject;

@@ -1,0 +1,11 @@
+//! Durable runs: over real sockets, over stores that fail, over harnesses that are killed.
+
+mod cli;
+mod crash;
+mod journal_file;
+mod python;
+mod resuming;
+mod runs;
+mod sdk_workers;
+mod steady;
+mod stores;
