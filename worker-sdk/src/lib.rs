@@ -34,6 +34,8 @@
 //! No type of the wire's own libraries appears in this API.
 
 pub mod agent;
+#[cfg(feature = "agent-loop")]
+pub mod agent_loop;
 pub mod client;
 mod connect;
 pub mod context;
