@@ -106,11 +106,23 @@ mod tests {
     #[test]
     fn what_is_meant_without_loss_is_mended() {
         for (text, meant) in [
-            (r#"{"query":"a","limit":"3"}"#, json!({"query": "a", "limit": 3})),
-            (r#"{"query":"a","limit":3.0}"#, json!({"query": "a", "limit": 3})),
-            (r#"{"query":"a","exact":"true"}"#, json!({"query": "a", "exact": true})),
+            (
+                r#"{"query":"a","limit":"3"}"#,
+                json!({"query": "a", "limit": 3}),
+            ),
+            (
+                r#"{"query":"a","limit":3.0}"#,
+                json!({"query": "a", "limit": 3}),
+            ),
+            (
+                r#"{"query":"a","exact":"true"}"#,
+                json!({"query": "a", "exact": true}),
+            ),
             (r#"{"query":"a","limit":null}"#, json!({"query": "a"})),
-            (r#"{"query":"a","tags":"[\"x\"]"}"#, json!({"query": "a", "tags": ["x"]})),
+            (
+                r#"{"query":"a","tags":"[\"x\"]"}"#,
+                json!({"query": "a", "tags": ["x"]}),
+            ),
             (
                 r#"{"query":"a","near":"{\"x\":\"1.5\",\"y\":2}"}"#,
                 json!({"query": "a", "near": {"x": 1.5, "y": 2}}),
@@ -119,7 +131,11 @@ mod tests {
             (" {\"query\":\"3\"}\n", json!({"query": "3"})),
         ] {
             let arguments = prepare_arguments(text, &search());
-            assert_eq!(arguments.expect(text).to_string(), meant.to_string(), "{text}");
+            assert_eq!(
+                arguments.expect(text).to_string(),
+                meant.to_string(),
+                "{text}"
+            );
         }
     }
 
@@ -164,7 +180,10 @@ mod tests {
         assert!(told.contains(&("", "required")), "{told:?}");
         assert!(told.contains(&("", "additionalProperties")), "{told:?}");
         let observation = rejection.observation("search");
-        assert!(observation.contains("/limit") && observation.contains("\"many\""), "{observation}");
+        assert!(
+            observation.contains("/limit") && observation.contains("\"many\""),
+            "{observation}"
+        );
     }
 
     #[test]
@@ -214,8 +233,14 @@ mod tests {
             "required": ["shape"],
         }));
         for (text, meant) in [
-            (r#"{"shape":{"kind":"circle","r":"3"}}"#, json!({"shape": {"kind": "circle", "r": 3}})),
-            (r#"{"shape":{"kind":"label","r":"3"}}"#, json!({"shape": {"kind": "label", "r": "3"}})),
+            (
+                r#"{"shape":{"kind":"circle","r":"3"}}"#,
+                json!({"shape": {"kind": "circle", "r": 3}}),
+            ),
+            (
+                r#"{"shape":{"kind":"label","r":"3"}}"#,
+                json!({"shape": {"kind": "label", "r": "3"}}),
+            ),
         ] {
             assert_eq!(prepare_arguments(text, &shape).expect(text), meant);
         }
@@ -223,7 +248,10 @@ mod tests {
 
     #[test]
     fn identical_calls_have_one_canonical_form() {
-        assert_eq!(canonical(r#"{"b": 1, "a": 2}"#), canonical(r#"{"a":2,"b":1}"#));
+        assert_eq!(
+            canonical(r#"{"b": 1, "a": 2}"#),
+            canonical(r#"{"a":2,"b":1}"#)
+        );
         assert_eq!(canonical(""), canonical("{}"));
         assert_ne!(canonical(r#"{"a":1}"#), canonical(r#"{"a":"1"}"#));
         assert_eq!(canonical("{broken"), "{broken");

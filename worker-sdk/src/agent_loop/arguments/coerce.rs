@@ -58,12 +58,14 @@ fn mended(document: &Value, schema: &Value, value: Value, mend: Mend) -> Value {
             let Value::Array(items) = array else {
                 return array;
             };
-            let items = items.into_iter().enumerate().map(|(place, item)| {
-                match shape.item(place) {
-                    Some(schema) => mended(document, schema, item, mend),
-                    None => item,
-                }
-            });
+            let items =
+                items
+                    .into_iter()
+                    .enumerate()
+                    .map(|(place, item)| match shape.item(place) {
+                        Some(schema) => mended(document, schema, item, mend),
+                        None => item,
+                    });
             Value::Array(items.collect())
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => value,
@@ -150,7 +152,10 @@ fn integral(number: &Number) -> Option<Number> {
     if value.fract() != 0.0 || value.abs() >= EXACT_INTEGER {
         return None;
     }
-    #[expect(clippy::cast_possible_truncation, reason = "integral and within the exact range")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "integral and within the exact range"
+    )]
     let integer = value as i64;
     Some(integer.into())
 }

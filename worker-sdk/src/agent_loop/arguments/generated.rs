@@ -141,12 +141,24 @@ impl Kind {
     fn instance(&self, seeded: &mut Seeded) -> Value {
         match self {
             Self::Integer => json!(*seeded.pick(&[0, 1, -7, 42, 9_007_199_254_740_993_i64])),
-            Self::Number => seeded.pick(&[json!(0.1), json!(-2.5), json!(3), json!(4.0), json!(1e-9),
-                json!(0.300_000_000_000_000_04)]).clone(),
+            Self::Number => seeded
+                .pick(&[
+                    json!(0.1),
+                    json!(-2.5),
+                    json!(3),
+                    json!(4.0),
+                    json!(1e-9),
+                    json!(0.300_000_000_000_000_04),
+                ])
+                .clone(),
             Self::Boolean => json!(seeded.is_one_in(2)),
-            Self::Text => json!(*seeded.pick(&["", "3", "true", "null", "{}", "[1]", " a\"b\\n", "東京 🗼"])),
+            Self::Text => {
+                json!(*seeded.pick(&["", "3", "true", "null", "{}", "[1]", " a\"b\\n", "東京 🗼"]))
+            }
             Self::Choice(choices) => json!(*seeded.pick(choices)),
-            Self::List(kind) => (0..seeded.below(4)).map(|_| kind.instance(seeded)).collect(),
+            Self::List(kind) => (0..seeded.below(4))
+                .map(|_| kind.instance(seeded))
+                .collect(),
             Self::Record(record) => record.instance(seeded),
             Self::OrNull(_) if seeded.is_one_in(3) => Value::Null,
             Self::OrNull(kind) => kind.instance(seeded),

@@ -16,9 +16,15 @@ fn valid_arguments_reach_the_tool_unchanged() {
         let schema = ArgumentSchema::new(record.schema()).expect("a schema");
         for _ in 0..20 {
             let valid = record.instance(&mut seeded);
-            let arguments = prepare_arguments(&valid.to_string(), &schema).expect("valid arguments");
+            let arguments =
+                prepare_arguments(&valid.to_string(), &schema).expect("valid arguments");
             // As text, so that 3 and 3.0 differ.
-            assert_eq!(arguments.to_string(), valid.to_string(), "{}", record.schema());
+            assert_eq!(
+                arguments.to_string(),
+                valid.to_string(),
+                "{}",
+                record.schema()
+            );
         }
     }
 }
@@ -53,7 +59,10 @@ fn a_mutated_call_is_the_same_call_or_none() {
             }
         }
     }
-    assert!(accepted > done / 20, "only {accepted} of {done} were accepted");
+    assert!(
+        accepted > done / 20,
+        "only {accepted} of {done} were accepted"
+    );
     assert!(mended > done / 20, "only {mended} of {done} were mended");
 }
 
@@ -162,7 +171,9 @@ fn with_a_fraction(value: &Value) -> Option<Value> {
 }
 
 fn as_python(value: &Value) -> Option<Value> {
-    value.as_bool().map(|truth| json!(if truth { "True" } else { "False" }))
+    value
+        .as_bool()
+        .map(|truth| json!(if truth { "True" } else { "False" }))
 }
 
 /// Null in the place of a member.
@@ -227,10 +238,14 @@ fn other(kind: &Kind, value: &Value, with: impl Fn(Value) -> Value) -> Option<Mu
             Mutated::meaning(changed.to_string(), Some(changed))
         }
         (Kind::List(_), Value::Array(items)) => {
-            let [item] = items.as_slice() else { return None };
+            let [item] = items.as_slice() else {
+                return None;
+            };
             // Never wrapped: a lone item is no list of it.
             let text = with(item.clone()).to_string();
-            (!item.is_array() && !item.is_null()).then(|| Mutated::meaning(text, None)).flatten()
+            (!item.is_array() && !item.is_null())
+                .then(|| Mutated::meaning(text, None))
+                .flatten()
         }
         (Kind::Boolean, Value::Bool(truth)) => {
             Mutated::meaning(with(json!(u8::from(*truth))).to_string(), None)

@@ -64,7 +64,11 @@ impl Rejection {
 
     /// A value that matches the schema but not the Rust type the tool takes.
     pub(crate) fn not_of_the_type(error: &serde_json::Error) -> Self {
-        Self::of_one("type", "arguments of the tool's own type", shown(&error.to_string()))
+        Self::of_one(
+            "type",
+            "arguments of the tool's own type",
+            shown(&error.to_string()),
+        )
     }
 
     pub(super) fn of_errors<'a>(
@@ -111,7 +115,11 @@ impl Problem {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = if self.path.is_empty() { "the arguments" } else { &self.path };
+        let place = if self.path.is_empty() {
+            "the arguments"
+        } else {
+            &self.path
+        };
         write!(
             f,
             "{place}: {} expects {}, got {}",

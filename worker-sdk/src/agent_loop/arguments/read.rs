@@ -24,7 +24,9 @@ pub(super) fn decoded(text: &str) -> Result<Value, String> {
 fn exactly(text: &str) -> Result<Value, String> {
     let Exact(value) = serde_json::from_str(text).map_err(|error| error.to_string())?;
     if let Some(number) = inexact_integer(text) {
-        return Err(format!("the integer {number} is too long to be held exactly"));
+        return Err(format!(
+            "the integer {number} is too long to be held exactly"
+        ));
     }
     Ok(value)
 }
@@ -61,7 +63,11 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
 
 fn number_end(bytes: &[u8], start: usize) -> usize {
     let is_part = |byte: &u8| matches!(byte, b'-' | b'+' | b'.' | b'e' | b'E' | b'0'..=b'9');
-    start + bytes[start..].iter().take_while(|byte| is_part(byte)).count()
+    start
+        + bytes[start..]
+            .iter()
+            .take_while(|byte| is_part(byte))
+            .count()
 }
 
 /// A JSON value whose objects name each member once.
@@ -123,7 +129,9 @@ impl<'de> Visitor<'de> for ExactVisitor {
         let mut object = Map::new();
         while let Some((name, Exact(value))) = members.next_entry::<String, Exact>()? {
             if object.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("the member {name:?} stands twice")));
+                return Err(A::Error::custom(format_args!(
+                    "the member {name:?} stands twice"
+                )));
             }
             object.insert(name, value);
         }

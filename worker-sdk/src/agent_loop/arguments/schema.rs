@@ -69,6 +69,8 @@ impl ArgumentSchema {
 
 impl fmt::Debug for ArgumentSchema {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ArgumentSchema").field(&self.document).finish()
+        f.debug_tuple("ArgumentSchema")
+            .field(&self.document)
+            .finish()
     }
 }

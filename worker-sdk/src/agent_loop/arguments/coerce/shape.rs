@@ -145,9 +145,10 @@ impl<'s> Shape<'s> {
 
     fn takes(&self, name: &str, value: &Value) -> bool {
         let Some(schema) = self.member(name) else {
-            return !self.schemas.iter().any(|schema| {
-                schema.get("additionalProperties") == Some(&Value::Bool(false))
-            });
+            return !self
+                .schemas
+                .iter()
+                .any(|schema| schema.get("additionalProperties") == Some(&Value::Bool(false)));
         };
         let fixed = schema.get("const").is_none_or(|wanted| wanted == value);
         let listed = schema.get("enum").and_then(Value::as_array);
@@ -204,12 +205,15 @@ fn own_types(keywords: &Map<String, Value>) -> Types {
         _ => Types::ALL,
     };
     let fixed = keywords.get("const").map(Types::of_value);
-    let listed = keywords.get("enum").and_then(Value::as_array).map(|listed| {
-        listed
-            .iter()
-            .map(Types::of_value)
-            .fold(Types::NONE, Types::or)
-    });
+    let listed = keywords
+        .get("enum")
+        .and_then(Value::as_array)
+        .map(|listed| {
+            listed
+                .iter()
+                .map(Types::of_value)
+                .fold(Types::NONE, Types::or)
+        });
     [fixed, listed]
         .into_iter()
         .flatten()
