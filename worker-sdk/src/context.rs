@@ -1,32 +1,34 @@
 //! What an agent is given beside the request.
 //!
 //! Owns [`Context`]: the deadline, cancellation, output, progress, metadata and asking other
-//! agents. It reaches the call only through `sink`, so the same context works without a harness
-//! ([`crate::testing`]). It decides nothing: the harness keeps the deadline.
+//! agents. What it writes goes to a journal through `sink`, so the same context works without a
+//! harness ([`crate::testing`]). It decides nothing: the harness keeps the deadline.
 
 mod blocking;
 mod cancel;
 mod facts;
 mod sink;
+mod step;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use tokio_util::task::TaskTracker;
 
 use crate::client::{Ask, Harness};
 use crate::error::{Error, ErrorKind};
+use crate::journal::{Entry, Ledger};
 use crate::payload::{FromPayload, IntoPayload};
-use crate::session::Entry;
 
 pub use blocking::BlockingContext;
 pub(crate) use cancel::Cancel;
 pub use cancel::{CancelReason, Hold};
 pub use facts::{Caller, LogLevel, Trace};
 pub(crate) use facts::{Facts, deadline_in};
-pub(crate) use sink::{Append, Recording, Sink};
+pub(crate) use sink::{Append, Call, Sink};
+pub use step::{BlockingStep, Step};
 
 /// What an agent is given beside the request. Cheap to clone; clones are the same context.
 ///
@@ -50,6 +52,8 @@ struct Inner {
     sink: Sink,
     holds: TaskTracker,
     harness: Option<Harness>,
+    /// Made at the first step.
+    ledger: OnceLock<Box<Mutex<Ledger>>>,
 }
 
 impl Context {
@@ -66,6 +70,7 @@ impl Context {
             sink,
             holds,
             harness,
+            ledger: OnceLock::new(),
         }))
     }
 
@@ -220,7 +225,7 @@ impl Context {
         match &self.0.sink {
             Sink::Call(_) => ask.parent(&facts.run_id, facts.attempt),
             // No harness knows the run of a test.
-            Sink::Recording(_) => ask,
+            Sink::Journal(_) => ask,
         }
     }
 }

@@ -40,6 +40,7 @@ pub mod client;
 mod connect;
 pub mod context;
 pub mod error;
+pub mod journal;
 pub mod payload;
 mod retry;
 mod session;
@@ -51,5 +52,6 @@ pub use agent::{Agent, AgentError, BlockingAgent, agent_fn, blocking, blocking_f
 pub use client::{Answer, Harness};
 pub use context::{BlockingContext, Context};
 pub use error::{Error, ErrorKind};
+pub use journal::StepError;
 pub use payload::Payload;
 pub use worker::Worker;

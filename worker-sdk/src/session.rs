@@ -19,9 +19,11 @@ use std::time::{Duration, Instant};
 
 pub(crate) use end::{End, EndCode, Fault, Next};
 pub(crate) use event::{Action, Event};
-pub(crate) use frame::{Delivery, Entry, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
+pub(crate) use frame::{Delivery, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
 use window::Window;
 use work::Work;
+
+use crate::journal::Entry;
 
 /// How long a harness may take to welcome a worker.
 pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,7 +131,7 @@ impl Session {
             }
             // A heartbeat has said all it says by coming. Replayed entries belong to steps, which
             // this SDK does not record yet. Kinds of a newer protocol are ignored.
-            Inbound::Heartbeat | Inbound::Entry | Inbound::Unknown => {}
+            Inbound::Heartbeat | Inbound::Entry(_) | Inbound::Unknown => {}
         }
     }
 

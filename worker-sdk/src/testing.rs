@@ -22,7 +22,11 @@
 //! # });
 //! ```
 
+mod watched;
+
 use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::task::TaskTracker;
@@ -30,10 +34,11 @@ use tokio_util::task::TaskTracker;
 use crate::agent::{Agent, AgentError};
 use crate::client::Harness;
 use crate::context::{
-    Caller, Cancel, CancelReason, Context, Facts, LogLevel, Recording, Sink, Trace, deadline_in,
+    Caller, Cancel, CancelReason, Context, Facts, LogLevel, Sink, Trace, deadline_in,
 };
+use crate::journal::{Entry, Journal, Memory, Step};
 use crate::payload::Payload;
-use crate::session::Entry;
+use watched::Watched;
 
 /// Runs one request with a context of all defaults, and stops it at the deadline of 60 s as a
 /// harness would.
@@ -74,16 +79,19 @@ pub fn context() -> ContextBuilder {
             idempotency_key: String::new(),
         },
         harness: None,
+        journal: Arc::new(Memory::new()),
+        crash_at: usize::MAX,
     }
 }
 
 /// A context being set up; see [`context`].
-#[derive(Debug)]
 #[must_use = "a context is made by build"]
 pub struct ContextBuilder {
     timeout: Duration,
     facts: Facts,
     harness: Option<Harness>,
+    journal: Arc<dyn Journal>,
+    crash_at: usize,
 }
 
 impl ContextBuilder {
@@ -124,19 +132,34 @@ impl ContextBuilder {
         self
     }
 
+    /// The journal the agent writes to, and from which its steps get what is recorded. Default an
+    /// empty [`Memory`].
+    pub fn journal(mut self, journal: impl Journal) -> Self {
+        self.journal = Arc::new(journal);
+        self
+    }
+
+    /// Crashes this attempt at its n-th write to the journal, counted from 1: that write and all
+    /// later ones are not made and never return. See [`Record::crashed`].
+    pub fn crash_at(mut self, write: usize) -> Self {
+        self.crash_at = write;
+        self
+    }
+
     /// The context, and the test's view of what the agent does with it.
     pub fn build(self) -> (Context, Record) {
         let mut facts = self.facts;
         facts.deadline = deadline_in(tokio::time::Instant::now().into_std(), self.timeout);
+        let watched = Watched::new(self.journal, self.crash_at);
         let record = Record {
-            recording: Recording::default(),
+            watched: Arc::clone(&watched),
             cancel: Cancel::default(),
             holds: TaskTracker::new(),
         };
         let ctx = Context::new(
             facts,
             record.cancel.clone(),
-            Sink::Recording(record.recording.clone()),
+            Sink::Journal(watched),
             record.holds.clone(),
             self.harness,
         );
@@ -144,10 +167,20 @@ impl ContextBuilder {
     }
 }
 
+impl fmt::Debug for ContextBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContextBuilder")
+            .field("timeout", &self.timeout)
+            .field("facts", &self.facts)
+            .field("crash_at", &self.crash_at)
+            .finish_non_exhaustive()
+    }
+}
+
 /// What an agent under test wrote, and the hand on its cancellation.
 #[derive(Debug, Clone)]
 pub struct Record {
-    recording: Recording,
+    watched: Arc<Watched>,
     cancel: Cancel,
     holds: TaskTracker,
 }
@@ -155,41 +188,65 @@ pub struct Record {
 impl Record {
     /// The pieces of output, in order.
     pub fn outputs(&self) -> Vec<Payload> {
-        let output = |entry| match entry {
+        self.written(|entry| match entry {
             Entry::Output(payload) => Some(payload),
-            Entry::Progress { .. } | Entry::Log { .. } => None,
-        };
-        self.recording
-            .entries()
-            .into_iter()
-            .filter_map(output)
-            .collect()
+            _ => None,
+        })
     }
 
     /// The progress said, in order.
     pub fn progress(&self) -> Vec<(f64, String)> {
-        let progress = |entry| match entry {
+        self.written(|entry| match entry {
             Entry::Progress { fraction, message } => Some((fraction, message)),
-            Entry::Output(_) | Entry::Log { .. } => None,
-        };
-        self.recording
-            .entries()
-            .into_iter()
-            .filter_map(progress)
-            .collect()
+            _ => None,
+        })
     }
 
     /// The log lines, in order.
     pub fn logs(&self) -> Vec<(LogLevel, String)> {
-        let log = |entry| match entry {
+        self.written(|entry| match entry {
             Entry::Log { level, message } => Some((level, message)),
-            Entry::Output(_) | Entry::Progress { .. } => None,
-        };
-        self.recording
-            .entries()
-            .into_iter()
-            .filter_map(log)
-            .collect()
+            _ => None,
+        })
+    }
+
+    /// The steps this attempt recorded, in order: begins and results.
+    pub fn steps(&self) -> Vec<Step> {
+        self.written(|entry| match entry {
+            Entry::Step(step) => Some(*step),
+            _ => None,
+        })
+    }
+
+    fn written<T>(&self, of: impl Fn(Entry) -> Option<T>) -> Vec<T> {
+        self.watched.written().into_iter().filter_map(of).collect()
+    }
+
+    /// Waits until the agent has come to the write it crashes at; see [`ContextBuilder::crash_at`].
+    /// Whoever tests a crash drops the agent's future then.
+    ///
+    /// ```
+    /// use worker_sdk::journal::Memory;
+    /// use worker_sdk::{Agent, Context, agent_fn, testing};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+    /// let agent = agent_fn(|ctx: Context, cents: u64| async move {
+    ///     Ok(ctx.step("charge", |_| async move { Ok(cents) }).side_effect().await?)
+    /// });
+    /// let journal = Memory::new();
+    /// // The second write is the result of the step.
+    /// let (ctx, record) = testing::context().journal(journal.clone()).crash_at(2).build();
+    /// tokio::select! {
+    ///     _ = agent.reply(ctx, 7) => unreachable!("it crashes"),
+    ///     () = record.crashed() => {}
+    /// }
+    /// let (ctx, _) = testing::context().attempt(2).journal(journal).build();
+    /// let error = agent.reply(ctx, 7).await.unwrap_err();
+    /// assert_eq!(error.error_type(), "OutcomeUnknown");
+    /// # });
+    /// ```
+    pub async fn crashed(&self) {
+        self.watched.crashed().await;
     }
 
     /// Tells the work to stop. A harness would also drop the agent's future; a test does that

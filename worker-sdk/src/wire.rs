@@ -4,18 +4,16 @@
 //! are named. Decides nothing: what a frame or an end means is `session`'s affair.
 
 pub(crate) mod admin;
+pub(crate) mod entries;
 pub(crate) mod runs;
 pub(crate) mod status;
 
 use std::time::Duration;
 
 use harness_proto::v1;
-use prost::Message as _;
 
-use crate::agent::{ErrorCode, ErrorParts};
-use crate::context::LogLevel;
 use crate::payload::Payload;
-use crate::session::{Delivery, Entry, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
+use crate::session::{Delivery, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
 use crate::worker::Profile;
 
 const PROTOCOL_VERSION: u32 = 1;
@@ -68,7 +66,7 @@ pub(crate) fn inbound(frame: v1::AttachResponse) -> Inbound {
     match frame.frame {
         Some(Frame::Welcome(welcome)) => Inbound::Welcome(welcome_in(welcome)),
         Some(Frame::Request(request)) => Inbound::Request(Box::new(delivery(request))),
-        Some(Frame::Entry(_)) => Inbound::Entry,
+        Some(Frame::Entry(entry)) => Inbound::Entry(entries::recorded(entry).map(Box::new)),
         Some(Frame::Appended(appended)) => Inbound::Appended {
             worker_seq: appended.worker_seq,
         },
@@ -123,6 +121,9 @@ fn delivery(request: v1::Request) -> Delivery {
         traceparent: trace.traceparent,
         tracestate: trace.tracestate,
         idempotency_key: request.idempotency_key,
+        reattach_window: request.reattach_window.map_or(Duration::ZERO, duration_in),
+        replay_entries: request.replay_entries,
+        recorded: Vec::new(),
     }
 }
 
@@ -142,7 +143,7 @@ pub(crate) fn outbound(frame: Outbound) -> v1::AttachRequest {
             run_id: held.run_id,
             attempt: held.attempt,
             worker_seq,
-            entry: Some(entry_out(entry)),
+            entry: Some(entries::entry_out(entry)),
         }),
         Outbound::Reply {
             held,
@@ -154,7 +155,7 @@ pub(crate) fn outbound(frame: Outbound) -> v1::AttachRequest {
             worker_seq,
             outcome: Some(match reply {
                 Reply::Value(payload) => v1::reply::Outcome::Value(payload_out(payload)),
-                Reply::Error(error) => v1::reply::Outcome::Error(error_out(*error)),
+                Reply::Error(error) => v1::reply::Outcome::Error(entries::error_out(*error)),
             }),
         }),
         Outbound::Leave => Frame::Leave(v1::Leave {}),
@@ -198,61 +199,6 @@ pub(crate) fn hello(profile: &Profile, previous: Option<Lease>) -> v1::AttachReq
     };
     v1::AttachRequest {
         frame: Some(v1::attach_request::Frame::Hello(hello)),
-    }
-}
-
-fn entry_out(entry: Entry) -> v1::Entry {
-    use v1::entry::Kind;
-    let kind = match entry {
-        Entry::Output(payload) => Kind::Output(v1::Output {
-            payload: Some(payload_out(payload)),
-        }),
-        Entry::Progress { fraction, message } => Kind::Progress(v1::Progress { fraction, message }),
-        Entry::Log { level, message } => {
-            let level = match level {
-                LogLevel::Debug => v1::LogLevel::Debug,
-                LogLevel::Info => v1::LogLevel::Info,
-                LogLevel::Warn => v1::LogLevel::Warn,
-                LogLevel::Error => v1::LogLevel::Error,
-            };
-            Kind::Log(v1::Log {
-                level: level.into(),
-                message,
-            })
-        }
-    };
-    v1::Entry { kind: Some(kind) }
-}
-
-/// The encoded size of an entry, what the limits count.
-pub(crate) fn entry_bytes(entry: &Entry) -> u64 {
-    // The payload's bytes are shared, so the clone is cheap.
-    entry_out(entry.clone()).encoded_len() as u64
-}
-
-fn error_out(error: ErrorParts) -> v1::Error {
-    let cause = error.causes.into_iter().rev().fold(None, |cause, message| {
-        Some(Box::new(v1::Error {
-            message,
-            cause,
-            ..Default::default()
-        }))
-    });
-    let code = match error.code {
-        ErrorCode::Agent => v1::ErrorCode::AgentError,
-        ErrorCode::InvalidRequest => v1::ErrorCode::InvalidRequest,
-    };
-    v1::Error {
-        code: code.into(),
-        r#type: error.error_type,
-        message: error.message,
-        retryable: error.retryable,
-        retry_after: error.retry_after.map(duration_out),
-        details: error.details.map(payload_out),
-        cause,
-        run_id: String::new(),
-        attempt: 0,
-        truncated: error.truncated,
     }
 }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::error::{Error, ErrorKind, Remote};
+use crate::journal::StepError;
 use crate::payload::Payload;
 
 /// Limits of an encoded error, so that the whole stays under the wire's 64 KiB.
@@ -59,6 +60,7 @@ struct Inner {
 pub(crate) enum ErrorCode {
     Agent,
     InvalidRequest,
+    JournalMismatch,
 }
 
 /// An agent's error as plain data, cut to the wire's limits.
@@ -96,6 +98,30 @@ impl AgentError {
         let mut error = Self::new("", message);
         error.0.code = ErrorCode::InvalidRequest;
         error
+    }
+
+    /// The agent's code is not the one that wrote the run's journal.
+    pub(crate) fn journal_mismatch(message: impl Into<String>) -> Self {
+        let mut error = Self::new("", message);
+        error.0.code = ErrorCode::JournalMismatch;
+        error
+    }
+
+    /// An error as a journal recorded it.
+    pub(crate) fn from_parts(parts: ErrorParts) -> Self {
+        let inward = parts.causes.into_iter().rev();
+        let cause = inward.fold(None, |cause, message| {
+            Some(Box::new(Remote { message, cause }))
+        });
+        Self(Box::new(Inner {
+            code: parts.code,
+            error_type: parts.error_type,
+            message: parts.message,
+            retryable: parts.retryable,
+            retry_after: parts.retry_after,
+            details: parts.details,
+            cause: cause.map(|cause| cause as Box<dyn StdError + Send + Sync>),
+        }))
     }
 
     /// Says that asking the same again can help.
@@ -220,8 +246,15 @@ impl fmt::Display for AgentError {
 
 impl<E: StdError + Send + Sync + 'static> From<E> for AgentError {
     /// The type is the error's own type name; its causes become the causes. An [`Error`] of another
-    /// agent that was asked keeps its code, its retry rule and its details.
+    /// agent that was asked keeps its code, its retry rule and its details, a [`StepError`] what the
+    /// work of the step answered.
     fn from(error: E) -> Self {
+        let mut slot = Some(error);
+        let step = (&mut slot as &mut dyn Any).downcast_mut::<Option<StepError>>();
+        if let Some(step) = step.and_then(Option::take) {
+            return step.into_agent_error();
+        }
+        let error = slot.expect("an error that is no StepError must still be there");
         if let Some(asked) = (&error as &dyn Any).downcast_ref::<Error>() {
             return from_asked(asked);
         }

@@ -19,7 +19,7 @@ use crate::payload::{FromPayload, IntoPayload};
 /// Every method that waits returns a `Cancelled` error as soon as the work is to stop.
 #[derive(Debug, Clone)]
 pub struct BlockingContext {
-    ctx: Context,
+    pub(super) ctx: Context,
     runtime: Handle,
 }
 
@@ -72,7 +72,7 @@ impl BlockingContext {
         self.wait(async move { tokio::time::sleep(time).await })
     }
 
-    fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, Error> {
+    pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T, Error> {
         self.runtime.block_on(async {
             tokio::select! {
                 biased;

@@ -2,8 +2,9 @@
 //!
 //! Owns the two enums; their meaning is in [`super::Session`].
 
-use super::{Delivery, End, Entry, Inbound, Next, Outbound, Reply};
+use super::{Delivery, End, Inbound, Next, Outbound, Reply};
 use crate::context::CancelReason;
+use crate::journal::Entry;
 
 /// What happens to a call.
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::agent::{AgentError, ErrorParts};
-use crate::context::LogLevel;
+use crate::journal::{Entry, Recorded};
 use crate::payload::Payload;
 
 /// From the harness.
@@ -16,8 +16,8 @@ use crate::payload::Payload;
 pub(crate) enum Inbound {
     Welcome(Welcome),
     Request(Box<Delivery>),
-    /// A recorded entry of a resumed run.
-    Entry,
+    /// An entry that an earlier attempt recorded; None when it is of a kind no worker writes.
+    Entry(Option<Box<Recorded>>),
     Appended {
         worker_seq: u64,
     },
@@ -93,14 +93,12 @@ pub(crate) struct Delivery {
     pub(crate) traceparent: String,
     pub(crate) tracestate: String,
     pub(crate) idempotency_key: String,
-}
-
-/// What an agent writes into the run's journal.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Entry {
-    Output(Payload),
-    Progress { fraction: f64, message: String },
-    Log { level: LogLevel, message: String },
+    /// How long the work may go on after its call was lost.
+    pub(crate) reattach_window: Duration,
+    /// How many recorded entries follow.
+    pub(crate) replay_entries: u32,
+    /// Those that have come.
+    pub(crate) recorded: Vec<Recorded>,
 }
 
 /// How the agent answered.

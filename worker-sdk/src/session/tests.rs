@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::agent::AgentError;
+use crate::journal::Entry;
 use crate::payload::Payload;
 
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
@@ -64,6 +65,9 @@ pub(super) fn delivery() -> Inbound {
         traceparent: String::new(),
         tracestate: String::new(),
         idempotency_key: String::new(),
+        reattach_window: Duration::ZERO,
+        replay_entries: 0,
+        recorded: Vec::new(),
     }))
 }
 
@@ -237,7 +241,7 @@ fn every_frame_in_every_state() {
             "",
         ],
     );
-    for frame in [Inbound::Heartbeat, Inbound::Entry, Inbound::Unknown] {
+    for frame in [Inbound::Heartbeat, Inbound::Entry(None), Inbound::Unknown] {
         row(
             "a frame that asks for nothing",
             || Event::Frame(frame.clone()),

@@ -3,7 +3,8 @@
 //! Owns what of an attempt was sent. The agent's own work is `worker`'s affair.
 
 use super::window::Window;
-use super::{Action, Entry, Lease, Outbound};
+use super::{Action, Lease, Outbound};
+use crate::journal::Entry;
 
 /// The request in hand.
 #[derive(Debug)]

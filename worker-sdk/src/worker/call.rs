@@ -134,7 +134,7 @@ impl Call<'_> {
         match step {
             Step::Append(append) => {
                 self.waiting = Some(append.sent);
-                let entry_bytes = wire::entry_bytes(&append.entry);
+                let entry_bytes = wire::entries::entry_bytes(&append.entry);
                 Event::Append {
                     entry: append.entry,
                     entry_bytes,
@@ -203,11 +203,12 @@ impl Call<'_> {
         }
     }
 
-    fn start(&mut self, delivery: Delivery) {
+    fn start(&mut self, mut delivery: Delivery) {
+        let recorded = std::mem::take(&mut delivery.recorded);
         let (facts, payload) = Facts::of(now(), delivery);
         let shared = self.shared;
         let (agent, harness) = (Arc::clone(&shared.agent), shared.harness.clone());
-        self.work = Some(Work::start(agent, facts, payload, harness));
+        self.work = Some(Work::start(agent, facts, payload, recorded, harness));
     }
 
     fn answer_append(&mut self, outcome: Result<(), Error>) {

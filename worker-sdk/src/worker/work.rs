@@ -15,7 +15,8 @@ use tracing::{Instrument as _, info_span};
 
 use crate::agent::{Agent, AgentError};
 use crate::client::Harness;
-use crate::context::{Append, Cancel, CancelReason, Context, Facts, Sink};
+use crate::context::{Append, Call, Cancel, CancelReason, Context, Facts, Sink};
+use crate::journal::Recorded;
 use crate::payload::{FromPayload as _, IntoPayload as _, Payload};
 use crate::session::Reply;
 
@@ -80,12 +81,16 @@ impl Work {
         agent: Arc<dyn Serve>,
         facts: Facts,
         payload: Payload,
+        recorded: Vec<Recorded>,
         harness: Harness,
     ) -> Self {
         let (sender, appends) = mpsc::channel(1);
         let (cancel, holds) = (Cancel::default(), TaskTracker::new());
         let span = info_span!("run", run_id = facts.run_id, attempt = facts.attempt);
-        let sink = Sink::Call(sender);
+        let sink = Sink::Call(Call {
+            appends: sender,
+            recorded,
+        });
         let ctx = Context::new(facts, cancel.clone(), sink, holds.clone(), Some(harness));
         let task = tokio::spawn(agent.serve(ctx, payload).instrument(span));
         Self {
