@@ -9,6 +9,7 @@ pub mod envelope;
 pub mod retry;
 pub mod slot;
 pub mod run;
+pub mod store;
 pub mod pool;
 pub mod journal;
 pub mod dispatch;

@@ -41,6 +41,17 @@ pub struct Terms {
     pub poison_max: u32,
 }
 
+/// What counts so far of a run that is tried again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Deliveries that count for the policy's attempts.
+    pub counted: u32,
+    /// Deliveries in a row that ended uncounted.
+    pub uncounted_in_row: u32,
+    /// Workers it has killed.
+    pub killed: u32,
+}
+
 /// How a delivery ended without an answer that stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
@@ -105,9 +116,7 @@ pub struct Run {
     state: State,
     since: Instant,
     attempt: Attempt,
-    counted: u32,
-    uncounted_in_row: u32,
-    killed: u32,
+    counts: Counts,
     output_seen: bool,
     queued_for: Duration,
     ran_for: Duration,
@@ -123,9 +132,7 @@ impl Run {
             state: State::Queued,
             since: now,
             attempt: Attempt::default(),
-            counted: 0,
-            uncounted_in_row: 0,
-            killed: 0,
+            counts: Counts::default(),
             output_seen: false,
             queued_for: Duration::ZERO,
             ran_for: Duration::ZERO,
@@ -223,38 +230,38 @@ impl Run {
             | Cause::AttemptTimeout
             | Cause::Lost => true,
             Cause::Died => {
-                self.killed += 1;
+                self.counts.killed += 1;
                 true
             }
             // A request whose output was seen was taken, whatever its worker says.
             Cause::NotAccepted | Cause::Declined => {
-                self.uncounted_in_row += 1;
-                self.uncounted_in_row > self.terms.uncounted_max || self.output_seen
+                self.counts.uncounted_in_row += 1;
+                self.counts.uncounted_in_row > self.terms.uncounted_max || self.output_seen
             }
         };
         if !counts {
             self.state = State::Queued;
             return Next::Requeue;
         }
-        if self.uncounted_in_row > self.terms.uncounted_max {
+        if self.counts.uncounted_in_row > self.terms.uncounted_max {
             failure.message = format!(
                 "{} deliveries in a row were not taken, the last: {}",
-                self.uncounted_in_row, failure.message
+                self.counts.uncounted_in_row, failure.message
             );
         }
-        self.uncounted_in_row = 0;
-        self.counted += 1;
-        if self.killed >= self.terms.poison_max {
+        self.counts.uncounted_in_row = 0;
+        self.counts.counted += 1;
+        if self.counts.killed >= self.terms.poison_max {
             return self.poisoned(failure);
         }
-        if self.counted < self.terms.retry.max_attempts && self.may_retry(&failure) {
+        if self.counts.counted < self.terms.retry.max_attempts && self.may_retry(&failure) {
             self.state = State::Queued;
-            return Next::BackOff(self.counted, failure);
+            return Next::BackOff(self.counts.counted, failure);
         }
-        if self.counted > 1 {
+        if self.counts.counted > 1 {
             failure.message = format!(
                 "{} (attempt {} of {})",
-                failure.message, self.counted, self.terms.retry.max_attempts
+                failure.message, self.counts.counted, self.terms.retry.max_attempts
             );
         }
         self.end_with(failure)
@@ -277,7 +284,7 @@ impl Run {
     fn poisoned(&mut self, last: Failure) -> Next {
         let message = format!(
             "the run has killed {} workers, which is the limit; the last: {}",
-            self.killed, last.message
+            self.counts.killed, last.message
         );
         let mut poisoned = Failure::new(Code::Poisoned, message);
         poisoned.cause = Some(Box::new(last));

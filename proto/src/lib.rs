@@ -33,3 +33,8 @@ pub mod relay;
 /// The encoded `google.protobuf.FileDescriptorSet` of `harness.v1` and what it imports, for server
 /// reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("gen/harness.v1.binpb");
+
+/// The DDL of the one table that holds journals on disk, in SQLite's dialect. The server's store
+/// and the SDK's local journal both have it, so one reader reads both. Running it where the table
+/// is there already changes nothing.
+pub const JOURNAL_SQL: &str = include_str!("../journal.sql");

@@ -10,6 +10,8 @@ mod any_order;
 mod end;
 mod event;
 mod frame;
+mod keeping;
+mod resume;
 #[cfg(test)]
 mod tests;
 mod window;
@@ -19,11 +21,13 @@ use std::time::{Duration, Instant};
 
 pub(crate) use end::{End, EndCode, Fault, Next};
 pub(crate) use event::{Action, Event};
-pub(crate) use frame::{Delivery, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
-use window::Window;
+pub(crate) use frame::{
+    Delivery, Held, Inbound, Lease, Limits, Outbound, Previous, Reply, Welcome,
+};
+pub(crate) use resume::Suspended;
 use work::Work;
 
-use crate::journal::Entry;
+use crate::journal::{Entry, Recorded};
 
 /// How long a harness may take to welcome a worker.
 pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
@@ -50,6 +54,7 @@ enum State {
     /// Hello was sent.
     Greeting {
         until: Instant,
+        resuming: Option<Box<Suspended>>,
     },
     Ready(Attached),
     Busy(Attached, Box<Work>),
@@ -67,8 +72,16 @@ struct Attached {
     limits: Limits,
     next_beat: Instant,
     last_heard: Instant,
-    /// The request answered last and when: its reply may have crossed an end.
-    answered: Option<(Lease, Instant)>,
+    answered: Option<Answered>,
+}
+
+/// The request answered last and when: its reply may have crossed an end.
+#[derive(Debug)]
+struct Answered {
+    lease: Lease,
+    at: Instant,
+    /// The reply of a durable run, until it is acknowledged.
+    kept: Option<Box<Work>>,
 }
 
 impl Session {
@@ -77,6 +90,7 @@ impl Session {
         Self {
             state: State::Greeting {
                 until: now + WELCOME_TIMEOUT,
+                resuming: None,
             },
             leaving: false,
         }
@@ -85,7 +99,7 @@ impl Session {
     /// When [`Event::Tick`] is due.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         match &self.state {
-            State::Greeting { until } | State::Closing { until } => Some(*until),
+            State::Greeting { until, .. } | State::Closing { until } => Some(*until),
             State::Ready(attached) | State::Busy(attached, _) => {
                 Some(attached.next_beat.min(attached.dead_at()))
             }
@@ -122,22 +136,26 @@ impl Session {
         match frame {
             Inbound::Welcome(welcome) => self.welcome(now, welcome, actions),
             Inbound::Request(delivery) => self.request(now, delivery, actions),
-            Inbound::Appended { worker_seq } => self.appended(worker_seq, actions),
+            Inbound::Entry(entry) => self.entry(entry, actions),
+            Inbound::Appended { worker_seq } => self.appended(now, worker_seq, actions),
             Inbound::Drain { reason } => {
                 if !matches!(self.state, State::Over) {
                     actions.push(Action::Drained { reason });
                     self.leave(now, actions);
                 }
             }
-            // A heartbeat has said all it says by coming. Replayed entries belong to steps, which
-            // this SDK does not record yet. Kinds of a newer protocol are ignored.
-            Inbound::Heartbeat | Inbound::Entry(_) | Inbound::Unknown => {}
+            // A heartbeat has said all it says by coming. Kinds of a newer protocol are ignored.
+            Inbound::Heartbeat | Inbound::Unknown => {}
         }
     }
 
     fn welcome(&mut self, now: Instant, welcome: Welcome, actions: &mut Vec<Action>) {
-        match &self.state {
-            State::Greeting { .. } => {}
+        match &mut self.state {
+            State::Greeting { resuming, .. } => {
+                if let Some(suspended) = resuming.take() {
+                    return self.resumed(now, *suspended, &welcome, actions);
+                }
+            }
             State::Ready(_) | State::Busy(..) => return self.broken("a second welcome", actions),
             State::Closing { .. } => {
                 // The welcome crossed our half-close; what matters is that hello was taken.
@@ -146,34 +164,17 @@ impl Session {
             }
             State::Over => return,
         }
-        self.state = State::Ready(Attached {
-            interval: welcome.heartbeat_interval,
-            limits: welcome.limits,
-            next_beat: now + welcome.heartbeat_interval,
-            last_heard: now,
-            answered: None,
-        });
+        self.state = State::Ready(Attached::new(now, &welcome));
         actions.push(Action::Welcomed);
     }
 
     fn request(&mut self, now: Instant, delivery: Box<Delivery>, actions: &mut Vec<Action>) {
         match std::mem::replace(&mut self.state, State::Over) {
             State::Ready(mut attached) => {
-                let limits = attached.limits;
-                let reply_bytes_max = match delivery.max_reply_bytes {
-                    0 => limits.payload_bytes,
-                    bytes => bytes.min(limits.payload_bytes),
-                };
                 attached.next_beat = now + attached.interval.min(ACCEPT_WITHIN);
+                // Whoever sends the next request has taken the reply to the last one.
                 attached.answered = None;
-                let work = Work {
-                    lease: delivery.lease.clone(),
-                    reply_bytes_max,
-                    last_seq: 0,
-                    window: Window::new(limits.unacked_entries, limits.unacked_bytes),
-                    waiting: None,
-                };
-                actions.push(Action::Start(delivery));
+                let work = Work::new(delivery, attached.limits, actions);
                 self.state = State::Busy(attached, Box::new(work));
             }
             state @ (State::Greeting { .. } | State::Busy(..)) => {
@@ -185,14 +186,29 @@ impl Session {
         }
     }
 
-    fn appended(&mut self, worker_seq: u64, actions: &mut Vec<Action>) {
-        let State::Busy(_, work) = &mut self.state else {
-            // Acknowledges what an answered request wrote.
-            return;
+    fn entry(&mut self, entry: Option<Box<Recorded>>, actions: &mut Vec<Action>) {
+        let due = match &mut self.state {
+            State::Busy(_, work) => work.replay(entry, actions),
+            State::Greeting { .. } | State::Ready(_) => false,
+            State::Closing { .. } | State::Over => true,
         };
-        work.window.acknowledge(worker_seq);
-        if let Some((entry, entry_bytes)) = work.waiting.take() {
-            work.send_or_wait(entry, entry_bytes, actions);
+        if !due {
+            self.broken("an entry when none was due", actions);
+        }
+    }
+
+    fn appended(&mut self, now: Instant, worker_seq: u64, actions: &mut Vec<Action>) {
+        match &mut self.state {
+            State::Busy(_, work) => {
+                work.acknowledge(worker_seq, actions);
+                work.go_on(actions);
+            }
+            State::Ready(attached) => {
+                if attached.reply_acknowledged(worker_seq) && self.leaving {
+                    self.half_close(now, actions);
+                }
+            }
+            State::Greeting { .. } | State::Closing { .. } | State::Over => {}
         }
     }
 
@@ -220,14 +236,17 @@ impl Session {
                 actions.push(Action::Oversize { bytes, limit });
             }
         }
-        actions.push(Action::Send(Outbound::Reply {
+        let reply = Outbound::Reply {
             held: work.lease.held.clone(),
             worker_seq: work.last_seq + 1,
             reply: reply.within(FRAMED_BYTES_MAX),
-        }));
-        attached.answered = Some((work.lease, now));
+        };
+        let answered = work.answered(now, &reply);
+        let acknowledged = answered.kept.is_none();
+        actions.push(Action::Send(reply));
+        attached.answered = Some(answered);
         self.state = State::Ready(attached);
-        if self.leaving {
+        if self.leaving && acknowledged {
             self.half_close(now, actions);
         }
     }
@@ -237,11 +256,17 @@ impl Session {
             return;
         }
         match &self.state {
-            State::Greeting { .. } | State::Ready(_) => {
+            State::Ready(attached) if attached.kept().is_some() => {
+                actions.push(Action::Send(Outbound::Leave));
+            }
+            State::Greeting { resuming: None, .. } | State::Ready(_) => {
                 actions.push(Action::Send(Outbound::Leave));
                 self.half_close(now, actions);
             }
-            State::Busy(..) => actions.push(Action::Send(Outbound::Leave)),
+            State::Greeting {
+                resuming: Some(_), ..
+            }
+            | State::Busy(..) => actions.push(Action::Send(Outbound::Leave)),
             State::Closing { .. } | State::Over => {}
         }
     }
@@ -255,14 +280,21 @@ impl Session {
 
     fn tick(&mut self, now: Instant, actions: &mut Vec<Action>) {
         match &mut self.state {
-            State::Greeting { until } => {
+            State::Greeting { until, resuming } => {
                 if now >= *until {
-                    self.silent("the harness sent no welcome in time", actions);
+                    let why = "the harness sent no welcome in time";
+                    match resuming.take() {
+                        Some(suspended) => {
+                            self.state = State::Over;
+                            Self::unwelcomed(now, suspended, why, actions);
+                        }
+                        None => self.silent(now, why, actions),
+                    }
                 }
             }
             State::Ready(attached) => {
                 if now >= attached.dead_at() {
-                    self.silent("the harness missed three heartbeats", actions);
+                    self.silent(now, "the harness missed three heartbeats", actions);
                 } else if now >= attached.next_beat {
                     attached.next_beat = now + attached.interval;
                     actions.push(Action::Send(Outbound::Heartbeat { held: None }));
@@ -270,7 +302,7 @@ impl Session {
             }
             State::Busy(attached, work) => {
                 if now >= attached.dead_at() {
-                    self.silent("the harness missed three heartbeats", actions);
+                    self.silent(now, "the harness missed three heartbeats", actions);
                 } else if now >= attached.next_beat {
                     attached.next_beat = now + attached.interval;
                     let held = Some(work.lease.held.clone());
@@ -300,6 +332,30 @@ impl Session {
 }
 
 impl Attached {
+    fn new(now: Instant, welcome: &Welcome) -> Self {
+        Self {
+            interval: welcome.heartbeat_interval,
+            limits: welcome.limits,
+            next_beat: now + welcome.heartbeat_interval,
+            last_heard: now,
+            answered: None,
+        }
+    }
+
+    /// The attempt whose reply is not acknowledged.
+    fn kept(&self) -> Option<&Work> {
+        self.answered.as_ref()?.kept.as_deref()
+    }
+
+    /// Takes an acknowledgement. True when it was the one a kept reply waits for.
+    fn reply_acknowledged(&mut self, worker_seq: u64) -> bool {
+        let is_it = |answered: &mut Answered| {
+            let kept = answered.kept.as_ref();
+            kept.is_some_and(|work| worker_seq >= work.last_seq)
+        };
+        self.answered.take_if(is_it).is_some()
+    }
+
     fn dead_at(&self) -> Instant {
         self.last_heard + self.interval * MISSED_HEARTBEATS
     }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use harness_proto::v1;
 
 use crate::payload::Payload;
-use crate::session::{Delivery, Held, Inbound, Lease, Limits, Outbound, Reply, Welcome};
+use crate::session::{Delivery, Held, Inbound, Lease, Limits, Outbound, Previous, Reply, Welcome};
 use crate::worker::Profile;
 
 const PROTOCOL_VERSION: u32 = 1;
@@ -96,6 +96,8 @@ fn welcome_in(welcome: v1::Welcome) -> Welcome {
             payload_bytes: or(limits.payload_bytes, DEFAULT_PAYLOAD_BYTES),
             entry_bytes: or(limits.entry_bytes, DEFAULT_ENTRY_BYTES),
         },
+        // The run's deadline has not moved: what is left of it says nothing new.
+        resumed: welcome.resume.map(|resumed| resumed.last_worker_seq),
     }
 }
 
@@ -163,15 +165,22 @@ pub(crate) fn outbound(frame: Outbound) -> v1::AttachRequest {
     v1::AttachRequest { frame: Some(frame) }
 }
 
-fn released(lease: Lease) -> v1::hello::Previous {
-    v1::hello::Previous::Released(v1::Released {
-        run_id: lease.held.run_id,
-        attempt: lease.held.attempt,
-        lease: lease.token,
-    })
+fn previous_out(previous: Previous) -> v1::hello::Previous {
+    match previous {
+        Previous::Released(lease) => v1::hello::Previous::Released(v1::Released {
+            run_id: lease.held.run_id,
+            attempt: lease.held.attempt,
+            lease: lease.token,
+        }),
+        Previous::Resume(lease) => v1::hello::Previous::Resume(v1::Resume {
+            run_id: lease.held.run_id,
+            attempt: lease.held.attempt,
+            lease: lease.token,
+        }),
+    }
 }
 
-pub(crate) fn hello(profile: &Profile, previous: Option<Lease>) -> v1::AttachRequest {
+pub(crate) fn hello(profile: &Profile, previous: Option<Previous>) -> v1::AttachRequest {
     let hello = v1::Hello {
         protocol_version: PROTOCOL_VERSION,
         features: Vec::new(),
@@ -195,7 +204,7 @@ pub(crate) fn hello(profile: &Profile, previous: Option<Lease>) -> v1::AttachReq
         namespace: profile.namespace.clone(),
         heartbeats: true,
         max_receive_bytes: profile.max_receive_bytes,
-        previous: previous.map(released),
+        previous: previous.map(previous_out),
     };
     v1::AttachRequest {
         frame: Some(v1::attach_request::Frame::Hello(hello)),

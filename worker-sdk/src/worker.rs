@@ -7,6 +7,7 @@
 mod alarm;
 mod builder;
 mod call;
+mod in_hand;
 mod profile;
 mod signals;
 mod slot;

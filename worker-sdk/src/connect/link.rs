@@ -3,6 +3,7 @@
 //! Owns who connects (one slot at a time, the others wait for it), when (jittered back-off) and
 //! what is logged: one line when the harness is away, one when it is back.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -14,12 +15,17 @@ use super::{Address, connect};
 use crate::error::{Error, ErrorKind};
 use crate::retry::Backoff;
 
+/// The longest wait between tries while somebody is in a hurry.
+const HURRIED_WAIT: Duration = Duration::from_millis(500);
+
 /// One connection, made again when it broke.
 #[derive(Debug)]
 pub(crate) struct Link {
     address: Address,
     connection: Mutex<Connection>,
     presence: std::sync::Mutex<Presence>,
+    /// How many of those who wait for a connection have work that ends if it takes too long.
+    hurried: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -47,6 +53,7 @@ impl Link {
             address,
             connection: Mutex::new(connection),
             presence: Default::default(),
+            hurried: AtomicUsize::new(0),
         }
     }
 
@@ -54,9 +61,10 @@ impl Link {
         &self.address
     }
 
-    /// The connection and its number, once there is one: tries until it is made. Only a bad
-    /// address is an error.
-    pub(crate) async fn channel(&self) -> Result<(u64, Channel), Error> {
+    /// The connection and its number, once there is one: tries until it is made, at short intervals
+    /// while anybody who waits is in a hurry. Only a bad address is an error.
+    pub(crate) async fn channel(&self, hurry: bool) -> Result<(u64, Channel), Error> {
+        let _hurry = hurry.then(|| Hurry::new(&self.hurried));
         let mut connection = self.connection.lock().await;
         loop {
             if let Some(channel) = &connection.channel {
@@ -72,7 +80,10 @@ impl Link {
                 Err(error) => {
                     let newest = self.presence().newest;
                     self.away(newest, &chain(&error));
-                    let wait = connection.backoff.next_wait(None);
+                    let mut wait = connection.backoff.next_wait(None);
+                    if self.hurried.load(Ordering::Relaxed) > 0 {
+                        wait = wait.min(HURRIED_WAIT);
+                    }
                     tokio::time::sleep(wait).await;
                 }
             }
@@ -107,6 +118,22 @@ impl Link {
 
     fn presence(&self) -> MutexGuard<'_, Presence> {
         self.presence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who waits and is in a hurry.
+struct Hurry<'a>(&'a AtomicUsize);
+
+impl<'a> Hurry<'a> {
+    fn new(hurried: &'a AtomicUsize) -> Self {
+        hurried.fetch_add(1, Ordering::Relaxed);
+        Self(hurried)
+    }
+}
+
+impl Drop for Hurry<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

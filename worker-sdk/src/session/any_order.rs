@@ -1,17 +1,25 @@
 //! What holds of a call whatever happens in whatever order.
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::tests::{INTERVAL, LIMITS, append, delivery, end, replied, welcome};
-use super::{Action, EndCode, Event, Inbound, Outbound, Session};
+use super::tests::{INTERVAL, LIMITS, append, end, replied, request, welcome};
+use super::{
+    Action, Delivery, EndCode, Event, Inbound, Next, Outbound, Session, Suspended, Welcome,
+};
 
 /// Something that happens, small enough to print.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Welcome,
-    Request,
+    Request {
+        durable: bool,
+        window: bool,
+    },
+    /// A welcome that resumes, by how much less than was sent.
+    Resumed(u64),
     Appended(u64),
     Heartbeat,
     Drain,
@@ -33,7 +41,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]);
     prop_oneof![
         1 => Just(Step::Welcome),
-        4 => Just(Step::Request),
+        4 => (any::<bool>(), any::<bool>())
+            .prop_map(|(durable, window)| Step::Request { durable, window }),
+        4 => (0..3u64).prop_map(Step::Resumed),
         8 => (0..6u64).prop_map(Step::Appended),
         4 => Just(Step::Heartbeat),
         1 => Just(Step::Drain),
@@ -41,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => Just(Step::Replied),
         1 => Just(Step::Leave),
         4 => (0..6_000u64).prop_map(Step::Wait),
-        1 => (code, any::<bool>()).prop_map(|(code, ours)| Step::End(code, ours)),
+        2 => (code, any::<bool>()).prop_map(|(code, ours)| Step::End(code, ours)),
     ]
 }
 
@@ -50,15 +60,33 @@ fn step() -> impl Strategy<Value = Step> {
 struct Seen {
     working: bool,
     next_seq: u64,
+    /// What the harness has taken: what it has acknowledged, at least.
+    taken: u64,
     unacked: Vec<(u64, u64)>,
+    /// What is sent again, oldest first.
+    again: VecDeque<u64>,
+    resumed: Option<Box<Suspended>>,
     offered: Option<u64>,
     half_closed: bool,
     over: bool,
 }
 
 impl Seen {
+    fn acknowledged(&mut self, worker_seq: u64) {
+        self.taken = self.taken.max(worker_seq);
+        self.unacked.retain(|(seq, _)| *seq > worker_seq);
+    }
+
     fn check(&mut self, action: &Action) {
         assert!(!self.over, "{action:?} after the end");
+        if let Action::Send(
+            Outbound::Append { worker_seq, .. } | Outbound::Reply { worker_seq, .. },
+        ) = action
+            && let Some(again) = self.again.pop_front()
+        {
+            assert_eq!(*worker_seq, again, "sent again in order");
+            return;
+        }
         if let Action::Send(_) = action {
             assert!(!self.half_closed, "{action:?} after the half-close");
         }
@@ -88,6 +116,7 @@ impl Seen {
             Action::Send(Outbound::Reply { worker_seq, .. }) => {
                 assert!(self.working, "a reply to nothing");
                 assert_eq!(*worker_seq, self.next_seq);
+                self.next_seq += 1;
                 self.working = false;
                 self.offered = None;
             }
@@ -102,10 +131,15 @@ impl Seen {
                 assert!(!self.working, "half-closed with a request in hand");
                 self.half_closed = true;
             }
+            Action::Over(Next::Resume { suspended, .. }) => {
+                self.resumed = Some(suspended.clone());
+                self.over = true;
+            }
             Action::Over(_) => {
                 assert!(!self.working, "the call ended and its work goes on");
                 self.over = true;
             }
+            Action::Await { .. } | Action::Acknowledged { .. } => panic!("there are no steps"),
             Action::Send(Outbound::Heartbeat { held }) => {
                 // The acceptance comes just before its start.
                 assert!(
@@ -119,12 +153,40 @@ impl Seen {
     }
 }
 
-fn event(step: Step, session: &Session, seen: &mut Seen, now: &mut Instant) -> Option<Event> {
+fn event(
+    step: Step,
+    session: &Session,
+    resuming: bool,
+    seen: &mut Seen,
+    now: &mut Instant,
+) -> Option<Event> {
     Some(match step {
         Step::Welcome => Event::Frame(welcome()),
-        Step::Request => Event::Frame(delivery()),
+        Step::Request { durable, window } => {
+            let seconds = if window { 20 } else { 0 };
+            Event::Frame(Inbound::Request(Box::new(Delivery {
+                durable,
+                reattach_window: Duration::from_secs(seconds),
+                ..request()
+            })))
+        }
+        Step::Resumed(missing) => {
+            // A harness knows what it has acknowledged and not more than was sent.
+            let sent = seen.next_seq.saturating_sub(1);
+            let taken = sent.saturating_sub(missing).max(seen.taken);
+            if resuming {
+                seen.again = (taken + 1..=sent).collect();
+                seen.acknowledged(taken);
+            }
+            Event::Frame(Inbound::Welcome(Welcome {
+                heartbeat_interval: INTERVAL,
+                limits: LIMITS,
+                resumed: Some(taken),
+            }))
+        }
         Step::Appended(worker_seq) => {
-            seen.unacked.retain(|(seq, _)| *seq > worker_seq);
+            let worker_seq = worker_seq.min(seen.next_seq.saturating_sub(1));
+            seen.acknowledged(worker_seq);
             Event::Frame(Inbound::Appended { worker_seq })
         }
         Step::Heartbeat => Event::Frame(Inbound::Heartbeat),
@@ -154,17 +216,24 @@ proptest! {
     fn no_order_of_events_breaks_a_call(steps in prop::collection::vec(step(), 1..200)) {
         let mut now = Instant::now();
         let mut session = Session::new(now);
+        let mut resuming = false;
         let mut seen = Seen::default();
         for step in std::iter::once(Step::Welcome).chain(steps) {
-            let Some(event) = event(step, &session, &mut seen, &mut now) else {
+            let Some(event) = event(step, &session, resuming, &mut seen, &mut now) else {
                 continue;
             };
-            for action in session.apply(now, event) {
+            let actions = session.apply(now, event);
+            resuming &= !actions.contains(&Action::Welcomed);
+            for action in actions {
                 seen.check(&action);
             }
             prop_assert_eq!(session.next_wake().is_none(), seen.over);
             if let Some(wake) = session.next_wake() {
                 prop_assert!(wake <= now + INTERVAL * 2, "it sleeps past its heartbeat");
+            }
+            if seen.over && let Some(suspended) = seen.resumed.take() {
+                session = Session::resuming(now, suspended);
+                (seen.over, seen.half_closed, resuming) = (false, false, true);
             }
         }
     }

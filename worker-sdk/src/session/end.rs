@@ -1,12 +1,13 @@
 //! How a call ends and what the worker does next (rules 7 and 8 of the protocol).
 //!
 //! Owns the reading of an end: *stop* (the harness says so), *lost* (the connection broke or the
-//! harness is leaving), and the ends after which this worker does not come back. The window in
-//! which lost work may go on is 0 here: `lost` is the one place that would offer a resume.
+//! harness is leaving), and the ends after which this worker does not come back. What becomes of
+//! work that goes on after its call was lost is `resume`'s affair.
 #![deny(clippy::wildcard_enum_match_arm)]
 
 use std::time::{Duration, Instant};
 
+use super::resume::Suspended;
 use super::{Action, Lease, Session, State};
 use crate::context::CancelReason;
 
@@ -41,13 +42,20 @@ pub(crate) enum EndCode {
 }
 
 /// What a slot does after a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Next {
     /// Open the next call as soon as the work has stopped.
     AtOnce { released: Option<Lease> },
     /// Open the next call after a jittered wait of at least `least`.
     BackOff {
         released: Option<Lease>,
+        least: Option<Duration>,
+        why: String,
+        fault: Fault,
+    },
+    /// The work goes on. Open the next call as after back-off, and resume it.
+    Resume {
+        suspended: Box<Suspended>,
         least: Option<Duration>,
         why: String,
         fault: Fault,
@@ -78,7 +86,9 @@ impl Next {
     /// slot says nothing more.
     pub(crate) fn without_proof(self) -> Self {
         match self {
-            Self::AtOnce { .. } | Self::BackOff { .. } | Self::Left => Self::Left,
+            Self::AtOnce { .. } | Self::BackOff { .. } | Self::Resume { .. } | Self::Left => {
+                Self::Left
+            }
             Self::Drained => Self::Drained,
             Self::GiveUp(end) => Self::GiveUp(end),
         }
@@ -88,17 +98,32 @@ impl Next {
 impl Session {
     pub(super) fn ended(&mut self, now: Instant, end: End, actions: &mut Vec<Action>) {
         match std::mem::replace(&mut self.state, State::Over) {
-            State::Greeting { .. } => actions.push(Action::Over(refused(end))),
+            State::Greeting { resuming, .. } => match resuming {
+                Some(suspended) => Self::not_resumed(end, suspended, actions),
+                None => actions.push(Action::Over(refused(end, None))),
+            },
             State::Ready(attached) => {
-                let crossed = attached.answered.filter(|(_, at)| {
+                let kept = attached.kept().filter(|_| !end.is_stop());
+                if let Some(suspended) = kept.and_then(|kept| Suspended::of(now, kept, true)) {
+                    actions.push(Action::Over(end.resume(suspended, true)));
+                    return;
+                }
+                let crossed = attached.answered.filter(|answered| {
                     // Two intervals after a reply the harness has long read it.
-                    now.saturating_duration_since(*at) <= attached.interval * 2
+                    now.saturating_duration_since(answered.at) <= attached.interval * 2
                 });
-                let released = crossed.map(|(lease, _)| lease);
+                let released = crossed.map(|answered| answered.lease);
                 actions.push(Action::Over(follow(end, released)));
             }
             State::Busy(_, work) => {
-                actions.push(Action::Stop(end.cancel_reason()));
+                let going_on = Some(&work).filter(|_| !end.is_stop());
+                if let Some(suspended) = going_on.and_then(|work| Suspended::of(now, work, false)) {
+                    actions.push(Action::Over(end.resume(suspended, true)));
+                    return;
+                }
+                if work.has_started() {
+                    actions.push(Action::Stop(end.cancel_reason()));
+                }
                 actions.push(Action::Over(follow(end, Some(work.lease))));
             }
             // The half-close came from us: whatever ends the call now, this slot is done.
@@ -108,19 +133,41 @@ impl Session {
     }
 
     /// Nothing was heard for too long: the call is lost, and its connection not to be trusted.
-    pub(super) fn silent(&mut self, why: &str, actions: &mut Vec<Action>) {
-        self.lost(why, Fault::Connection, actions);
+    pub(super) fn silent(&mut self, now: Instant, why: &str, actions: &mut Vec<Action>) {
+        let suspended = match &self.state {
+            State::Busy(_, work) => Suspended::of(now, work, false),
+            State::Ready(attached) => attached
+                .kept()
+                .and_then(|kept| Suspended::of(now, kept, true)),
+            State::Greeting { .. } | State::Closing { .. } | State::Over => None,
+        };
+        let Some(suspended) = suspended else {
+            return self.lost(why, Fault::Connection, actions);
+        };
+        self.state = State::Over;
+        actions.push(Action::Over(Next::Resume {
+            suspended,
+            least: None,
+            why: why.to_owned(),
+            fault: Fault::Connection,
+        }));
     }
 
-    /// This side declares the call lost.
+    /// This side declares the call lost, and the work with it.
     pub(super) fn lost(&mut self, why: &str, fault: Fault, actions: &mut Vec<Action>) {
         let released = match std::mem::replace(&mut self.state, State::Over) {
             State::Busy(_, work) => {
-                actions.push(Action::Stop(CancelReason::HarnessLost));
+                if work.has_started() {
+                    actions.push(Action::Stop(CancelReason::HarnessLost));
+                }
                 Some(work.lease)
             }
-            State::Ready(attached) => attached.answered.map(|(lease, _)| lease),
-            State::Greeting { .. } | State::Closing { .. } | State::Over => None,
+            State::Ready(attached) => attached.answered.map(|answered| answered.lease),
+            State::Greeting {
+                resuming: Some(suspended),
+                ..
+            } => return Self::abandoned(suspended, why, fault, actions),
+            State::Greeting { resuming: None, .. } | State::Closing { .. } | State::Over => None,
         };
         let why = why.to_owned();
         actions.push(Action::Over(Next::BackOff {
@@ -134,7 +181,7 @@ impl Session {
 
 impl End {
     /// Whether the harness itself ended the call and meant this work: *stop*, not *lost*.
-    fn is_stop(&self) -> bool {
+    pub(super) fn is_stop(&self) -> bool {
         self.reason.is_some() && self.code != EndCode::Unavailable
     }
 
@@ -142,7 +189,7 @@ impl End {
         self.code == EndCode::FailedPrecondition && self.reason.as_deref() == Some("DRAINED")
     }
 
-    fn cancel_reason(&self) -> CancelReason {
+    pub(super) fn cancel_reason(&self) -> CancelReason {
         if !self.is_stop() {
             return CancelReason::HarnessLost;
         }
@@ -163,17 +210,7 @@ impl End {
     }
 
     fn back_off(self, released: Option<Lease>, welcomed: bool) -> Next {
-        // A harness that does not hear this side would not hear the next hello either.
-        let unheard = self.reason.as_deref() == Some("HEARTBEATS_MISSED");
-        let fault = if self.is_stop() {
-            Fault::Refusal
-        } else if self.broken || unheard {
-            Fault::Connection
-        } else if !welcomed || self.reason.as_deref() == Some("LEAVING") {
-            Fault::Harness
-        } else {
-            Fault::Call
-        };
+        let fault = self.fault(welcomed);
         Next::BackOff {
             released,
             least: self.retry_after,
@@ -181,26 +218,58 @@ impl End {
             fault,
         }
     }
+
+    pub(super) fn resume(self, suspended: Box<Suspended>, welcomed: bool) -> Next {
+        let fault = self.fault(welcomed);
+        Next::Resume {
+            suspended,
+            least: self.retry_after,
+            why: self.message,
+            fault,
+        }
+    }
+
+    fn fault(&self, welcomed: bool) -> Fault {
+        // A harness that does not hear this side would not hear the next hello either.
+        let unheard = self.reason.as_deref() == Some("HEARTBEATS_MISSED");
+        if self.is_stop() {
+            Fault::Refusal
+        } else if self.broken || unheard {
+            Fault::Connection
+        } else if !welcomed || self.reason.as_deref() == Some("LEAVING") {
+            Fault::Harness
+        } else {
+            Fault::Call
+        }
+    }
+
+    /// Whether, before a welcome, another try would only repeat it.
+    pub(super) fn is_refusal(&self) -> bool {
+        match self.code {
+            EndCode::Unauthenticated
+            | EndCode::PermissionDenied
+            | EndCode::FailedPrecondition
+            | EndCode::InvalidArgument
+            | EndCode::Unimplemented => true,
+            EndCode::Ok
+            | EndCode::Cancelled
+            | EndCode::DeadlineExceeded
+            | EndCode::Aborted
+            | EndCode::Unavailable
+            | EndCode::ResourceExhausted
+            | EndCode::Other => false,
+        }
+    }
 }
 
 /// After an end before the welcome.
-fn refused(end: End) -> Next {
+pub(super) fn refused(end: End, released: Option<Lease>) -> Next {
     if end.is_drained() {
-        return Next::Drained;
-    }
-    match end.code {
-        EndCode::Unauthenticated
-        | EndCode::PermissionDenied
-        | EndCode::FailedPrecondition
-        | EndCode::InvalidArgument
-        | EndCode::Unimplemented => Next::GiveUp(end),
-        EndCode::Ok
-        | EndCode::Cancelled
-        | EndCode::DeadlineExceeded
-        | EndCode::Aborted
-        | EndCode::Unavailable
-        | EndCode::ResourceExhausted
-        | EndCode::Other => end.back_off(None, false),
+        Next::Drained
+    } else if end.is_refusal() {
+        Next::GiveUp(end)
+    } else {
+        end.back_off(released, false)
     }
 }
 

@@ -37,6 +37,15 @@ pub(crate) enum Action {
     Stop(CancelReason),
     /// The agent's append was sent.
     Admit,
+    /// The agent's append, a step, was sent under this number; the agent waits until that is
+    /// acknowledged.
+    Await {
+        worker_seq: u64,
+    },
+    /// All up to this number is acknowledged.
+    Acknowledged {
+        worker_seq: u64,
+    },
     /// The agent's append is larger than an entry may be.
     Refuse {
         entry_bytes: u64,

@@ -62,10 +62,21 @@ pub(crate) struct Lease {
     pub(crate) token: Bytes,
 }
 
+/// What a hello says of the call before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Previous {
+    /// Its work has stopped.
+    Released(Lease),
+    /// It was lost, and its work goes on.
+    Resume(Lease),
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct Welcome {
     pub(crate) heartbeat_interval: Duration,
     pub(crate) limits: Limits,
+    /// The attempt the hello resumes is this slot's, and this the last number taken of it.
+    pub(crate) resumed: Option<u64>,
 }
 
 /// What the worker keeps to on a call.

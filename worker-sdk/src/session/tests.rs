@@ -52,7 +52,11 @@ fn lease() -> Lease {
 }
 
 pub(super) fn delivery() -> Inbound {
-    Inbound::Request(Box::new(Delivery {
+    Inbound::Request(Box::new(request()))
+}
+
+pub(super) fn request() -> Delivery {
+    Delivery {
         lease: lease(),
         payload: Payload::json(&1).unwrap(),
         time_left: Duration::from_secs(60),
@@ -68,13 +72,14 @@ pub(super) fn delivery() -> Inbound {
         reattach_window: Duration::ZERO,
         replay_entries: 0,
         recorded: Vec::new(),
-    }))
+    }
 }
 
 pub(super) fn welcome() -> Inbound {
     Inbound::Welcome(Welcome {
         heartbeat_interval: INTERVAL,
         limits: LIMITS,
+        resumed: None,
     })
 }
 
@@ -139,7 +144,7 @@ fn session(state: In, now: Instant) -> Session {
 }
 
 /// The actions in short, so that a table fits on a page.
-fn names(actions: &[Action]) -> Vec<String> {
+pub(super) fn names(actions: &[Action]) -> Vec<String> {
     actions.iter().map(name).collect()
 }
 
@@ -159,6 +164,8 @@ fn name(action: &Action) -> String {
         Action::Start(_) => "start".to_owned(),
         Action::Stop(reason) => format!("stop {reason:?}"),
         Action::Admit => "admit".to_owned(),
+        Action::Await { worker_seq } => format!("await {worker_seq}"),
+        Action::Acknowledged { worker_seq } => format!("acknowledged {worker_seq}"),
         Action::Refuse { entry_bytes, limit } => format!("refuse {entry_bytes}>{limit}"),
         Action::Oversize { bytes, limit } => format!("oversize {bytes}>{limit}"),
         Action::Drained { .. } => "drained".to_owned(),
@@ -168,6 +175,7 @@ fn name(action: &Action) -> String {
             Next::BackOff {
                 released, fault, ..
             } => format!("back off{} {fault:?}", said(released)).to_lowercase(),
+            Next::Resume { fault, .. } => format!("resume {fault:?}").to_lowercase(),
             Next::Left => "left".to_owned(),
             Next::Drained => "gone".to_owned(),
             Next::GiveUp(_) => "give up".to_owned(),
@@ -241,7 +249,21 @@ fn every_frame_in_every_state() {
             "",
         ],
     );
-    for frame in [Inbound::Heartbeat, Inbound::Entry(None), Inbound::Unknown] {
+    row(
+        "a recorded entry that is not due",
+        || Event::Frame(Inbound::Entry(None)),
+        [
+            "back off harness",
+            "back off call",
+            "back off released call",
+            "stop HarnessLost, back off released call",
+            "stop HarnessLost, back off released call",
+            "stop HarnessLost, back off released call",
+            "",
+            "",
+        ],
+    );
+    for frame in [Inbound::Heartbeat, Inbound::Unknown] {
         row(
             "a frame that asks for nothing",
             || Event::Frame(frame.clone()),

@@ -8,11 +8,10 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 
 use harness_proto::v1;
 use harness_proto::v1::worker_service_client::WorkerServiceClient;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::WaitForCancellationFuture;
@@ -22,10 +21,13 @@ use tracing::{info, warn};
 
 use super::Shared;
 use super::alarm::Alarm;
-use super::work::{Step, Work};
-use crate::context::{CancelReason, Facts};
+use super::in_hand::InHand;
+use super::work::Work;
+use crate::context::Facts;
 use crate::error::{Error, ErrorKind};
-use crate::session::{Action, Delivery, Event, Lease, Next, Outbound, Session};
+use crate::session::{
+    Action, Delivery, Event, Lease, Next, Outbound, Previous, Session, Suspended,
+};
 use crate::wire;
 
 /// Frames between the session and the transport. Small: what does not fit waits in the outbox,
@@ -34,35 +36,51 @@ const FRAMES: usize = 16;
 /// The harness keeps to the limit a hello names; the transport's own is that much higher, so that
 /// a welcome gets through whatever the limit is.
 const DECODE_SLACK: u64 = 1 << 20;
-/// How long a leaving worker waits for cancelled work that does not stop.
-const STOP_GRACE: Duration = Duration::from_secs(5);
+
+/// What a call that was lost has left.
+pub(super) struct Lost {
+    pub(super) suspended: Box<Suspended>,
+    pub(super) in_hand: InHand,
+}
 
 pub(super) struct Ended {
     pub(super) next: Next,
     pub(super) welcomed: bool,
+    /// What goes on when `next` is to resume it.
+    pub(super) in_hand: InHand,
 }
 
-/// Lives one call. When it returns, the call's work has stopped, or the worker is leaving and what
-/// follows does not claim that it has.
+/// Lives one call. When it returns, the call's work has stopped, or it goes on and is to be resumed,
+/// or the worker is leaving and what follows does not claim that it has stopped.
 pub(super) async fn run(
     shared: &Arc<Shared>,
     connection: u64,
     channel: Channel,
-    previous: Option<Lease>,
+    released: Option<Lease>,
+    lost: Option<Lost>,
 ) -> Ended {
     let (frames, received) = mpsc::channel(FRAMES);
     let mut outbox = VecDeque::new();
+    let (session, in_hand, previous) = match lost {
+        Some(Lost { suspended, in_hand }) => {
+            let previous = Previous::Resume(suspended.lease().clone());
+            (Session::resuming(now(), suspended), in_hand, Some(previous))
+        }
+        None => {
+            let previous = released.map(Previous::Released);
+            (Session::new(now()), InHand::default(), previous)
+        }
+    };
     outbox.push_back(wire::hello(&shared.profile, previous));
     let mut call = Call {
         shared,
         connection,
-        session: Session::new(now()),
+        session,
         frames: Some(frames),
         half_closing: false,
         outbox,
         incoming: Incoming::open(channel, shared.profile.max_receive_bytes, received),
-        work: None,
-        waiting: None,
+        in_hand,
         left: false,
         welcomed: false,
     };
@@ -76,6 +94,7 @@ pub(super) async fn run(
             return Ended {
                 next,
                 welcomed: call.welcomed,
+                in_hand: call.in_hand,
             };
         }
     }
@@ -96,9 +115,7 @@ struct Call<'a> {
     half_closing: bool,
     outbox: VecDeque<v1::AttachRequest>,
     incoming: Incoming,
-    work: Option<Work>,
-    /// The agent's append that waits for room.
-    waiting: Option<oneshot::Sender<Result<(), Error>>>,
+    in_hand: InHand,
     left: bool,
     welcomed: bool,
 }
@@ -120,30 +137,12 @@ impl Call<'_> {
                         self.frames = None;
                     }
                 }
-                step = next_step(&mut self.work, takes_appends) => return self.step(step),
+                step = self.in_hand.next_step(takes_appends) => return self.in_hand.event(step),
                 () = leaving.as_mut(), if !self.left => {
                     self.left = true;
                     return Event::Leave;
                 }
                 () = alarm.at(wake) => return Event::Tick,
-            }
-        }
-    }
-
-    fn step(&mut self, step: Step) -> Event {
-        match step {
-            Step::Append(append) => {
-                self.waiting = Some(append.sent);
-                let entry_bytes = wire::entries::entry_bytes(&append.entry);
-                Event::Append {
-                    entry: append.entry,
-                    entry_bytes,
-                }
-            }
-            Step::Done(reply) => {
-                self.work = None;
-                self.waiting = None;
-                Event::Replied(reply)
             }
         }
     }
@@ -161,10 +160,13 @@ impl Call<'_> {
                 }
                 Action::Start(delivery) => self.start(*delivery),
                 Action::Stop(reason) => stopping = Some(reason),
-                Action::Admit => self.answer_append(Ok(())),
+                Action::Admit => self.in_hand.answer(Ok(())),
+                Action::Await { worker_seq } => self.in_hand.keep_waiting(worker_seq),
+                Action::Acknowledged { worker_seq } => self.in_hand.acknowledged(worker_seq),
                 Action::Refuse { entry_bytes, limit } => {
                     let message = format!("the entry has {entry_bytes} bytes and may have {limit}");
-                    self.answer_append(Err(Error::new(ErrorKind::PayloadTooLarge, message)));
+                    let error = Error::new(ErrorKind::PayloadTooLarge, message);
+                    self.in_hand.answer(Err(error));
                 }
                 Action::Oversize { bytes, limit } => {
                     warn!(bytes, limit, "a reply is larger than the harness takes");
@@ -188,7 +190,7 @@ impl Call<'_> {
             self.incoming = Incoming::Over;
         }
         if let Some(reason) = stopping
-            && !self.stop(reason).await
+            && !self.in_hand.stop(reason, &self.shared.leaving).await
         {
             over = over.map(Next::without_proof);
         }
@@ -208,32 +210,7 @@ impl Call<'_> {
         let (facts, payload) = Facts::of(now(), delivery);
         let shared = self.shared;
         let (agent, harness) = (Arc::clone(&shared.agent), shared.harness.clone());
-        self.work = Some(Work::start(agent, facts, payload, recorded, harness));
-    }
-
-    fn answer_append(&mut self, outcome: Result<(), Error>) {
-        if let Some(waiting) = self.waiting.take() {
-            // An agent that no longer waits does not want to know.
-            let _ = waiting.send(outcome);
-        }
-    }
-
-    /// Stops the work and says whether it has stopped. A worker that is leaving does not wait for
-    /// ever: the end of its process is proof as well, and until then there is none.
-    async fn stop(&mut self, reason: CancelReason) -> bool {
-        self.waiting = None;
-        let Some(work) = self.work.take() else {
-            return true;
-        };
-        let leaving = &self.shared.leaving;
-        tokio::select! {
-            biased;
-            () = work.stop(reason) => true,
-            () = async { leaving.cancelled().await; tokio::time::sleep(STOP_GRACE).await; } => {
-                warn!("leaving although cancelled work has not stopped");
-                false
-            }
-        }
+        self.in_hand.work = Some(Work::start(agent, facts, payload, recorded, harness));
     }
 }
 
@@ -253,13 +230,6 @@ async fn send_one(
         }
         // The transport closed the request half; the end of the call is about to be read.
         None => outbox.clear(),
-    }
-}
-
-async fn next_step(work: &mut Option<Work>, takes_appends: bool) -> Step {
-    match work {
-        Some(work) => work.next_step(takes_appends).await,
-        None => std::future::pending().await,
     }
 }
 

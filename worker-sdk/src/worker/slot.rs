@@ -9,7 +9,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{Shared, call};
+use super::Shared;
+use super::call::{self, Lost};
+use crate::context::CancelReason;
 use crate::error::Error;
 use crate::retry::Backoff;
 use crate::session::{Fault, Lease, Next};
@@ -20,15 +22,19 @@ const STEADY: Duration = Duration::from_secs(5);
 /// How long a leaving worker tries to reach a harness to which it has to say that cancelled work
 /// has stopped.
 const LAST_WORD: Duration = Duration::from_secs(2);
+/// The longest wait between tries while an attempt may still be resumed.
+const RESUME_WAIT: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(shared: Arc<Shared>) -> Result<(), Error> {
     let mut slot = Slot {
         backoff: Backoff::new(shared.backoff_initial, shared.backoff_max),
         shared,
         released: None,
+        lost: None,
     };
     loop {
-        let leaving = slot.shared.leaving.is_cancelled();
+        // Work that goes on is seen to its end first.
+        let leaving = slot.shared.leaving.is_cancelled() && slot.lost.is_none();
         let ended = match (leaving, slot.released.is_some()) {
             (true, false) => return Ok(()),
             // The one try to say that cancelled work has stopped.
@@ -46,6 +52,8 @@ struct Slot {
     backoff: Backoff,
     /// What the next hello says has stopped. Kept until a hello that said it was welcomed.
     released: Option<Lease>,
+    /// What the next hello resumes.
+    lost: Option<Lost>,
 }
 
 impl Slot {
@@ -53,11 +61,14 @@ impl Slot {
     async fn one_call(&mut self) -> Result<bool, Error> {
         let shared = Arc::clone(&self.shared);
         let (number, channel) = tokio::select! {
-            channel = shared.link.channel() => channel?,
+            biased;
+            () = self.window_over() => return Ok(self.stop_lost().await),
+            channel = shared.link.channel(self.lost.is_some()) => channel?,
             () = self.left_alone() => return Ok(true),
         };
         let opened = Instant::now();
-        let ended = call::run(&shared, number, channel, self.released.clone()).await;
+        let lost = self.lost.take();
+        let ended = call::run(&shared, number, channel, self.released.clone(), lost).await;
         if ended.welcomed {
             self.released = None;
         }
@@ -76,16 +87,22 @@ impl Slot {
                     self.backoff.reset();
                 }
                 self.released = released.or(self.released.take());
-                match fault {
-                    Fault::Connection => {
-                        debug!(why, "a call was lost with its connection");
-                        shared.link.lost(number, &why).await;
-                    }
-                    Fault::Harness => shared.link.away(number, &why),
-                    Fault::Call => warn!(why, "a call was lost; opening it again"),
-                    Fault::Refusal => warn!(why, "the harness ended a call"),
-                }
+                self.tell(number, fault, &why).await;
                 self.wait(least).await;
+            }
+            Next::Resume {
+                suspended,
+                least,
+                why,
+                fault,
+            } => {
+                if ended.welcomed {
+                    self.backoff.reset();
+                }
+                let in_hand = ended.in_hand;
+                self.lost = Some(Lost { suspended, in_hand });
+                self.tell(number, fault, &why).await;
+                self.wait_to_resume(least).await;
             }
             Next::Left => return Ok(true),
             Next::Drained => {
@@ -98,11 +115,57 @@ impl Slot {
         Ok(false)
     }
 
+    /// Says in the log, and to those who share the connection, why a call is no more.
+    async fn tell(&self, number: u64, fault: Fault, why: &str) {
+        let link = &self.shared.link;
+        match fault {
+            Fault::Connection => {
+                debug!(why, "a call was lost with its connection");
+                link.lost(number, why).await;
+            }
+            Fault::Harness => link.away(number, why),
+            Fault::Call => warn!(why, "a call was lost; opening it again"),
+            Fault::Refusal => warn!(why, "the harness ended a call"),
+        }
+    }
+
     /// Waits until this slot need not reach the harness any more.
     async fn left_alone(&self) {
         self.shared.leaving.cancelled().await;
         if self.released.is_some() {
             tokio::time::sleep(LAST_WORD).await;
+        }
+        if self.lost.is_some() {
+            std::future::pending().await
+        }
+    }
+
+    /// Waits until the attempt that goes on has to stop.
+    async fn window_over(&self) {
+        match &self.lost {
+            Some(lost) => tokio::time::sleep_until(lost.suspended.until().into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops the attempt that no call has resumed. True when the slot is done.
+    async fn stop_lost(&mut self) -> bool {
+        let Some(mut lost) = self.lost.take() else {
+            return false;
+        };
+        let leaving = &self.shared.leaving;
+        let stopped = lost.in_hand.stop(CancelReason::HarnessLost, leaving).await;
+        self.released = stopped.then(|| lost.suspended.lease().clone());
+        !stopped
+    }
+
+    /// Waits before the next try to resume, but not past its window.
+    async fn wait_to_resume(&mut self, least: Option<Duration>) {
+        let wait = self.backoff.next_wait(None).min(RESUME_WAIT);
+        let wait = wait.saturating_add(least.unwrap_or_default());
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            () = self.window_over() => {}
         }
     }
 

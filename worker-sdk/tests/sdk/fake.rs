@@ -143,6 +143,23 @@ impl Call {
         self.send(Out::Welcome(welcome)).await;
     }
 
+    /// Welcomes a hello that resumes, of which everything up to this number was taken.
+    pub(crate) async fn welcome_back(&mut self, last_worker_seq: u64) {
+        let welcome = v1::Welcome {
+            heartbeat_interval: Some(Duration::from_secs(5).try_into().unwrap()),
+            resume: Some(v1::Resumed {
+                last_worker_seq,
+                time_left: None,
+            }),
+            ..Default::default()
+        };
+        self.send(Out::Welcome(welcome)).await;
+    }
+
+    pub(crate) async fn acknowledge(&mut self, worker_seq: u64) {
+        self.send(Out::Appended(v1::Appended { worker_seq })).await;
+    }
+
     /// Sends a request and waits until it is accepted: by a heartbeat, which is taken, or by what
     /// the agent did at once, which the next frame is.
     pub(crate) async fn request(&mut self, run_id: &str, json: &str) {
@@ -268,7 +285,15 @@ pub(crate) fn ours(code: Code, reason: &str) -> Status {
 pub(crate) fn released(call: &Call) -> Option<(&str, u32, &[u8])> {
     match call.hello.previous.as_ref()? {
         v1::hello::Previous::Released(it) => Some((&it.run_id, it.attempt, &it.lease)),
-        v1::hello::Previous::Resume(_) => panic!("this SDK does not resume"),
+        v1::hello::Previous::Resume(it) => panic!("released, not {it:?}"),
+    }
+}
+
+/// The run that the hello resumes.
+pub(crate) fn resumed(call: &Call) -> Option<(&str, u32, &[u8])> {
+    match call.hello.previous.as_ref()? {
+        v1::hello::Previous::Resume(it) => Some((&it.run_id, it.attempt, &it.lease)),
+        v1::hello::Previous::Released(it) => panic!("resumed, not {it:?}"),
     }
 }
 

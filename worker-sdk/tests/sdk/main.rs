@@ -11,6 +11,7 @@ mod fake;
 mod leaving;
 mod log;
 mod many;
+mod resume;
 mod steps;
 mod streams;
 mod strangers;

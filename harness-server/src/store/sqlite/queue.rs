@@ -1,0 +1,78 @@
+//! The steps that wait for the writer, in their order.
+//!
+//! Bounded: what comes beyond is refused at once.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::super::{Done, Step, StoreError};
+
+/// Steps that may wait.
+const STEPS_MAX: usize = 65_536;
+
+/// Bytes they may hold.
+const BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// Steps that share a commit at most, so that none waits long for the others.
+const GROUP_MAX: usize = 1024;
+
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    steps: VecDeque<(Step, Done)>,
+    bytes: usize,
+    closed: bool,
+}
+
+impl Queue {
+    pub(super) fn put(&self, step: Step, done: Done) {
+        let refused = {
+            let mut waiting = self.lock();
+            if waiting.closed {
+                Some((StoreError::Failed("it is closed".to_owned()), done))
+            } else if waiting.steps.len() >= STEPS_MAX || waiting.bytes > BYTES_MAX {
+                Some((StoreError::Overloaded, done))
+            } else {
+                waiting.bytes += step.bytes();
+                waiting.steps.push_back((step, done));
+                None
+            }
+        };
+        match refused {
+            Some((error, done)) => done(Err(error)),
+            None => self.changed.notify_one(),
+        }
+    }
+
+    /// Waits for steps and takes those that may share a commit; none when it is closed and empty.
+    pub(super) fn take(&self) -> Option<Vec<(Step, Done)>> {
+        let mut waiting = self.lock();
+        while waiting.steps.is_empty() {
+            if waiting.closed {
+                return None;
+            }
+            waiting = self
+                .changed
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        let count = waiting.steps.len().min(GROUP_MAX);
+        let group: Vec<_> = waiting.steps.drain(..count).collect();
+        waiting.bytes -= group.iter().map(|(step, _)| step.bytes()).sum::<usize>();
+        Some(group)
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,504 @@
+//! What is kept, what a lost call leaves, and what each answer to a resume makes of it.
+
+use std::time::{Duration, Instant};
+
+use super::super::tests::{INTERVAL, LIMITS, append, end, names, replied, request, welcome};
+use super::super::{
+    Action, Delivery, EndCode, Event, Inbound, Next, Outbound, Reply, Session, WELCOME_TIMEOUT,
+    Welcome,
+};
+use super::Suspended;
+use crate::journal::{Entry, Recorded, Step, Usage};
+use crate::payload::Payload;
+
+const WINDOW: Duration = Duration::from_secs(10);
+
+/// What a call holds when it is lost.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum In {
+    /// Two appends are unacknowledged.
+    Busy,
+    /// And a third has no room.
+    Waiting,
+    /// The agent has answered too.
+    Replied,
+}
+
+const HELD: [In; 3] = [In::Busy, In::Waiting, In::Replied];
+
+fn durable(window: Duration) -> Delivery {
+    Delivery {
+        durable: true,
+        reattach_window: window,
+        ..request()
+    }
+}
+
+fn call(now: Instant, delivery: Delivery) -> Session {
+    let mut session = Session::new(now);
+    session.apply(now, Event::Frame(welcome()));
+    session.apply(now, Event::Frame(Inbound::Request(Box::new(delivery))));
+    session
+}
+
+fn session(held: In, now: Instant) -> Session {
+    let mut session = call(now, durable(WINDOW));
+    let events = match held {
+        In::Busy => vec![append(10), append(10)],
+        In::Waiting => vec![append(10), append(10), append(10)],
+        In::Replied => vec![append(10), append(10), replied()],
+    };
+    for event in events {
+        session.apply(now, event);
+    }
+    session
+}
+
+fn lost() -> Event {
+    Event::Ended(end(EndCode::Unavailable, None))
+}
+
+fn suspended(actions: Vec<Action>) -> Box<Suspended> {
+    let Ok([Action::Over(Next::Resume { suspended, .. })]) = <[Action; 1]>::try_from(actions)
+    else {
+        panic!("it goes on, and nothing else");
+    };
+    suspended
+}
+
+/// A call that resumes what another held.
+fn resuming(held: In, now: Instant) -> Session {
+    let suspended = suspended(session(held, now).apply(now, lost()));
+    Session::resuming(now, suspended)
+}
+
+fn resumed(taken: u64) -> Event {
+    Event::Frame(Inbound::Welcome(Welcome {
+        heartbeat_interval: INTERVAL,
+        limits: LIMITS,
+        resumed: Some(taken),
+    }))
+}
+
+fn appended(worker_seq: u64) -> Event {
+    Event::Frame(Inbound::Appended { worker_seq })
+}
+
+/// What one event does to a call that resumes, by what was held.
+fn row(what: &str, event: impl Fn() -> Event, expected: [&str; 3]) {
+    let now = Instant::now();
+    for (held, expected) in HELD.into_iter().zip(expected) {
+        let actions = resuming(held, now).apply(now, event());
+        assert_eq!(names(&actions).join(", "), expected, "{what}, {held:?}");
+    }
+}
+
+#[test]
+fn what_ends_a_call_with_work_in_hand_suspends_or_stops_it() {
+    let now = Instant::now();
+    let goes_on = ["resume call"; 3];
+    let told = |why: &'static str| [why, why, "at once released"];
+    for (code, reason, expected) in [
+        (EndCode::Unavailable, None, goes_on),
+        (EndCode::Cancelled, None, goes_on),
+        (EndCode::Ok, None, goes_on),
+        (EndCode::Other, None, goes_on),
+        (EndCode::Unavailable, Some("STORE_UNAVAILABLE"), goes_on),
+        (EndCode::Unavailable, Some("LEAVING"), ["resume harness"; 3]),
+        (
+            EndCode::Unavailable,
+            Some("HEARTBEATS_MISSED"),
+            ["resume connection"; 3],
+        ),
+        (
+            EndCode::Cancelled,
+            Some("CANCELLED"),
+            told("stop Cancelled, at once released"),
+        ),
+        (
+            EndCode::Aborted,
+            Some("SUPERSEDED"),
+            told("stop Reassigned, at once released"),
+        ),
+        (
+            EndCode::DeadlineExceeded,
+            Some("DEADLINE_EXCEEDED"),
+            told("stop DeadlineExceeded, at once released"),
+        ),
+        (
+            EndCode::InvalidArgument,
+            Some("PROTOCOL_VIOLATION"),
+            [
+                "stop Refused, back off released refusal",
+                "stop Refused, back off released refusal",
+                "back off released refusal",
+            ],
+        ),
+        (
+            EndCode::FailedPrecondition,
+            Some("DRAINED"),
+            ["stop Refused, gone", "stop Refused, gone", "gone"],
+        ),
+    ] {
+        for (held, expected) in HELD.into_iter().zip(expected) {
+            let actions = session(held, now).apply(now, Event::Ended(end(code, reason)));
+            let names = names(&actions).join(", ");
+            assert_eq!(names, expected, "{code:?} {reason:?}, {held:?}");
+        }
+    }
+}
+
+#[test]
+fn work_without_a_window_stops_with_its_call() {
+    let now = Instant::now();
+    let mut session = call(now, durable(Duration::ZERO));
+    let actions = session.apply(now, lost());
+    assert_eq!(
+        names(&actions).join(", "),
+        "stop HarnessLost, back off released call"
+    );
+}
+
+#[test]
+fn an_interactive_run_with_a_window_goes_on_but_its_reply_is_not_kept() {
+    let now = Instant::now();
+    let delivery = || Delivery {
+        durable: false,
+        ..durable(WINDOW)
+    };
+    suspended(call(now, delivery()).apply(now, lost()));
+    let mut answered = call(now, delivery());
+    answered.apply(now, replied());
+    let actions = answered.apply(now, lost());
+    assert_eq!(names(&actions), ["back off released call"]);
+}
+
+#[test]
+fn a_silent_harness_is_a_lost_call_and_a_wrong_one_is_not() {
+    let start = Instant::now();
+    for held in HELD {
+        let mut silent = session(held, start);
+        let late = start + INTERVAL * 3;
+        let suspended = suspended(silent.apply(late, Event::Tick));
+        assert_eq!(suspended.until(), late + WINDOW, "counted from the loss");
+        let actions = session(held, start).apply(start, Event::Frame(welcome()));
+        assert!(
+            names(&actions)
+                .join(", ")
+                .ends_with("back off released call"),
+            "{held:?}: {actions:?}"
+        );
+    }
+}
+
+#[test]
+fn a_welcome_that_resumes_sends_again_what_it_has_not_taken() {
+    for (taken, expected) in [
+        (
+            0,
+            [
+                "welcomed, append 1, append 2",
+                "welcomed, append 1, append 2",
+                "welcomed, append 1, append 2, value 3",
+            ],
+        ),
+        (
+            1,
+            [
+                "welcomed, append 2",
+                "welcomed, append 2, append 3, admit",
+                "welcomed, append 2, value 3",
+            ],
+        ),
+        (
+            2,
+            ["welcomed", "welcomed, append 3, admit", "welcomed, value 3"],
+        ),
+        (
+            3,
+            // Only who replied has sent a third.
+            [
+                "welcomed, stop HarnessLost, at once released",
+                "welcomed, stop HarnessLost, at once released",
+                "welcomed",
+            ],
+        ),
+    ] {
+        row(&format!("taken up to {taken}"), || resumed(taken), expected);
+    }
+}
+
+#[test]
+fn a_harness_that_forgot_what_it_acknowledged_is_not_gone_on_with() {
+    let now = Instant::now();
+    let mut first = session(In::Busy, now);
+    first.apply(now, appended(1));
+    let suspended = suspended(first.apply(now, lost()));
+    let actions = Session::resuming(now, suspended).apply(now, resumed(0));
+    assert_eq!(
+        names(&actions).join(", "),
+        "welcomed, stop HarnessLost, at once released"
+    );
+}
+
+#[test]
+fn every_other_answer_to_a_resume() {
+    let stop = "stop HarnessLost, at once released";
+    let unknown = format!("welcomed, {stop}");
+    row(
+        "a welcome that knows nothing of it",
+        || Event::Frame(welcome()),
+        [&unknown, &unknown, "welcomed, at once released"],
+    );
+    for (code, reason, stopped, fault) in [
+        (
+            EndCode::DeadlineExceeded,
+            "DEADLINE_EXCEEDED",
+            "DeadlineExceeded",
+            "at once released",
+        ),
+        (
+            EndCode::Cancelled,
+            "CANCELLED",
+            "Cancelled",
+            "at once released",
+        ),
+        (
+            EndCode::Aborted,
+            "SUPERSEDED",
+            "Reassigned",
+            "at once released",
+        ),
+        (EndCode::Aborted, "NOT_YOURS", "Reassigned", "at once"),
+        (
+            EndCode::ResourceExhausted,
+            "TOO_MANY",
+            "Refused",
+            "back off released refusal",
+        ),
+        (
+            EndCode::Unauthenticated,
+            "UNAUTHENTICATED",
+            "Refused",
+            "give up",
+        ),
+        (
+            EndCode::InvalidArgument,
+            "INVALID_HELLO",
+            "Refused",
+            "give up",
+        ),
+        (EndCode::FailedPrecondition, "DRAINED", "Refused", "gone"),
+    ] {
+        let working = format!("stop {stopped}, {fault}");
+        row(
+            reason,
+            || Event::Ended(end(code, Some(reason))),
+            [&working, &working, fault],
+        );
+    }
+    for (code, reason) in [
+        (EndCode::Unavailable, None),
+        (EndCode::Other, None),
+        (EndCode::Unavailable, Some("LEAVING")),
+        (EndCode::DeadlineExceeded, Some("NO_HELLO")),
+    ] {
+        row(
+            "lost again",
+            || Event::Ended(end(code, reason)),
+            match reason {
+                Some("NO_HELLO") => ["resume refusal"; 3],
+                Some(_) | None => ["resume harness"; 3],
+            },
+        );
+    }
+    row(
+        "a request before the welcome",
+        || Event::Frame(Inbound::Request(Box::new(request()))),
+        [
+            "stop HarnessLost, back off released harness",
+            "stop HarnessLost, back off released harness",
+            "back off released harness",
+        ],
+    );
+}
+
+#[test]
+fn the_window_ends_the_work_however_often_it_was_tried() {
+    let start = Instant::now();
+    for held in HELD {
+        let mut first = session(held, start);
+        let lost_at = start + Duration::from_secs(1);
+        let mut suspended = suspended(first.apply(lost_at, lost()));
+        let until = lost_at + WINDOW;
+        // The first welcome is late and the next harness is lost: the window stays.
+        let mut call = Session::resuming(lost_at, suspended);
+        assert_eq!(call.next_wake(), Some(until.min(lost_at + WELCOME_TIMEOUT)));
+        let actions = call.apply(lost_at + Duration::from_secs(3), lost());
+        suspended = self::suspended(actions);
+        assert_eq!(suspended.until(), until);
+        let mut call = Session::resuming(lost_at + Duration::from_secs(4), suspended);
+        assert_eq!(call.next_wake(), Some(until));
+        let actions = names(&call.apply(until, Event::Tick)).join(", ");
+        let expected = match held {
+            In::Busy | In::Waiting => "stop HarnessLost, at once released",
+            In::Replied => "at once released",
+        };
+        assert_eq!(actions, expected, "{held:?}");
+        assert_eq!(call.next_wake(), None);
+    }
+}
+
+#[test]
+fn a_late_welcome_is_tried_again_while_the_window_lasts() {
+    let now = Instant::now();
+    let mut first = call(now, durable(WELCOME_TIMEOUT * 2));
+    let suspended = suspended(first.apply(now, lost()));
+    let mut call = Session::resuming(now, suspended);
+    let actions = call.apply(now + WELCOME_TIMEOUT, Event::Tick);
+    assert_eq!(names(&actions), ["resume connection"]);
+}
+
+#[test]
+fn the_reply_of_a_durable_run_is_kept_until_it_is_acknowledged() {
+    let now = Instant::now();
+    let mut session = session(In::Replied, now);
+    // Its appends are, the reply is not.
+    session.apply(now, appended(2));
+    let suspended = suspended(session.apply(now, lost()));
+    let mut call = Session::resuming(now, suspended);
+    assert_eq!(names(&call.apply(now, resumed(2))), ["welcomed", "value 3"]);
+    assert!(names(&call.apply(now, appended(3))).is_empty());
+    let actions = call.apply(now, lost());
+    assert_eq!(names(&actions), ["back off call"]);
+}
+
+#[test]
+fn a_request_after_a_reply_acknowledges_it() {
+    let now = Instant::now();
+    let mut session = session(In::Replied, now);
+    let actions = session.apply(now, Event::Frame(Inbound::Request(Box::new(request()))));
+    assert_eq!(names(&actions), ["start"]);
+    let actions = session.apply(now, lost());
+    assert_eq!(
+        names(&actions).join(", "),
+        "stop HarnessLost, back off released call"
+    );
+}
+
+#[test]
+fn a_leaving_worker_half_closes_once_its_reply_is_acknowledged() {
+    let now = Instant::now();
+    let mut first = session(In::Replied, now);
+    assert_eq!(names(&first.apply(now, Event::Leave)), ["leave"]);
+    assert!(names(&first.apply(now, appended(2))).is_empty());
+    assert_eq!(names(&first.apply(now, appended(3))), ["half-close"]);
+    // The same over a loss: it leaves with the call that resumes.
+    for (taken, expected) in [(2, "welcomed, value 3"), (3, "welcomed, half-close")] {
+        let mut call = resuming(In::Replied, now);
+        assert_eq!(names(&call.apply(now, Event::Leave)), ["leave"]);
+        assert_eq!(names(&call.apply(now, resumed(taken))).join(", "), expected);
+    }
+    let mut busy = resuming(In::Busy, now);
+    assert_eq!(names(&busy.apply(now, Event::Leave)), ["leave"]);
+    assert_eq!(names(&busy.apply(now, resumed(2))), ["welcomed"]);
+    assert_eq!(names(&busy.apply(now, replied())), ["value 3"]);
+    assert_eq!(names(&busy.apply(now, appended(3))), ["half-close"]);
+}
+
+#[test]
+fn numbers_and_window_go_on_over_a_resume() {
+    let now = Instant::now();
+    let mut call = resuming(In::Busy, now);
+    assert!(!names(&call.apply(now, resumed(0))).is_empty());
+    assert!(
+        names(&call.apply(now, append(10))).is_empty(),
+        "two are out"
+    );
+    assert_eq!(names(&call.apply(now, appended(1))), ["append 3", "admit"]);
+    assert_eq!(names(&call.apply(now, replied())), ["value 4"]);
+}
+
+#[test]
+fn a_step_waits_for_its_acknowledgement_also_over_a_resume() {
+    let now = Instant::now();
+    let step = || Event::Append {
+        entry: Entry::Step(Box::new(Step {
+            name: "a".to_owned(),
+            key: "1".to_owned(),
+            idempotency_key: "run/a/1".to_owned(),
+            outcome: None,
+        })),
+        entry_bytes: 10,
+    };
+    let mut first = call(now, durable(WINDOW));
+    assert_eq!(names(&first.apply(now, append(10))), ["append 1", "admit"]);
+    assert_eq!(names(&first.apply(now, step())), ["append 2", "await 2"]);
+    assert_eq!(names(&first.apply(now, appended(1))), ["acknowledged 1"]);
+    let suspended = suspended(first.apply(now, lost()));
+    let mut call = Session::resuming(now, suspended);
+    // The harness had taken it, and the word was lost.
+    assert_eq!(
+        names(&call.apply(now, resumed(2))),
+        ["welcomed", "acknowledged 2"]
+    );
+    assert!(
+        names(&call.apply(now, appended(2))).is_empty(),
+        "nobody waits"
+    );
+}
+
+#[test]
+fn a_request_starts_when_all_its_recorded_entries_have_come() {
+    let now = Instant::now();
+    let entry = |seq| {
+        let usage = Entry::Usage(Box::new(Usage::default()));
+        Event::Frame(Inbound::Entry(Some(Box::new(Recorded::new(seq, 1, usage)))))
+    };
+    let delivery = || Delivery {
+        replay_entries: 3,
+        ..durable(WINDOW)
+    };
+    let mut session = call(now, delivery());
+    assert!(names(&session.apply(now, entry(4))).is_empty());
+    // One of a kind that no worker writes counts and is passed over.
+    assert!(names(&session.apply(now, Event::Frame(Inbound::Entry(None)))).is_empty());
+    let actions = session.apply(now, entry(9));
+    let [Action::Start(delivery_started)] = actions.as_slice() else {
+        panic!("{actions:?}");
+    };
+    let seqs: Vec<u64> = delivery_started.recorded.iter().map(|it| it.seq).collect();
+    assert_eq!(seqs, [4, 9]);
+
+    // What has not started is neither stopped nor resumed.
+    let mut session = call(now, delivery());
+    session.apply(now, entry(4));
+    let actions = session.apply(now, lost());
+    assert_eq!(names(&actions), ["back off released call"]);
+}
+
+#[test]
+fn what_is_sent_again_is_what_was_sent() {
+    let now = Instant::now();
+    let mut first = call(now, durable(WINDOW));
+    let sent: Vec<Action> = [
+        Event::Append {
+            entry: Entry::Output(Payload::text("piece")),
+            entry_bytes: 10,
+        },
+        Event::Replied(Reply::Value(Payload::text("reply"))),
+    ]
+    .into_iter()
+    .flat_map(|event| first.apply(now, event))
+    .filter(|action| {
+        matches!(
+            action,
+            Action::Send(Outbound::Append { .. } | Outbound::Reply { .. })
+        )
+    })
+    .collect();
+    let suspended = suspended(first.apply(now, lost()));
+    let again = Session::resuming(now, suspended).apply(now, resumed(0));
+    assert_eq!(again[1..], sent);
+    assert_eq!(sent.len(), 2);
+}

@@ -1,0 +1,97 @@
+//! What a slot has of the agent's side: the request in work and the appends it waits for.
+//!
+//! Owns the answers to appends. It outlives its call when that was lost and the work goes on; while
+//! there is no call the agent computes on and what it writes waits.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
+use tracing::warn;
+
+use super::work::{Step, Work};
+use crate::context::CancelReason;
+use crate::error::Error;
+use crate::session::Event;
+use crate::wire;
+
+/// How long a leaving worker waits for cancelled work that does not stop.
+const STOP_GRACE: Duration = Duration::from_secs(5);
+
+type Sent = oneshot::Sender<Result<(), Error>>;
+
+/// The request in hand, if there is one.
+#[derive(Default)]
+pub(super) struct InHand {
+    pub(super) work: Option<Work>,
+    /// The agent's append that waits for room.
+    waiting: Option<Sent>,
+    /// Steps that wait until their number is acknowledged, oldest first.
+    awaiting: VecDeque<(u64, Sent)>,
+}
+
+impl InHand {
+    /// What the agent does next. Can be dropped and called again.
+    pub(super) async fn next_step(&mut self, takes_appends: bool) -> Step {
+        match &mut self.work {
+            Some(work) => work.next_step(takes_appends).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Takes note of what the agent did, as the session takes it.
+    pub(super) fn event(&mut self, step: Step) -> Event {
+        match step {
+            Step::Append(append) => {
+                self.waiting = Some(append.sent);
+                let entry_bytes = wire::entries::entry_bytes(&append.entry);
+                Event::Append {
+                    entry: append.entry,
+                    entry_bytes,
+                }
+            }
+            Step::Done(reply) => {
+                *self = Self::default();
+                Event::Replied(reply)
+            }
+        }
+    }
+
+    /// The append that waited for room was sent or refused.
+    pub(super) fn answer(&mut self, outcome: Result<(), Error>) {
+        if let Some(waiting) = self.waiting.take() {
+            // An agent that no longer waits does not want to know.
+            let _ = waiting.send(outcome);
+        }
+    }
+
+    /// It was sent and goes on waiting, for its acknowledgement.
+    pub(super) fn keep_waiting(&mut self, worker_seq: u64) {
+        let waiting = self.waiting.take();
+        self.awaiting
+            .extend(waiting.map(|waiting| (worker_seq, waiting)));
+    }
+
+    pub(super) fn acknowledged(&mut self, worker_seq: u64) {
+        while let Some((_, sent)) = self.awaiting.pop_front_if(|(seq, _)| *seq <= worker_seq) {
+            let _ = sent.send(Ok(()));
+        }
+    }
+
+    /// Stops the work and says whether it has stopped. A worker that is leaving does not wait for
+    /// ever: the end of its process is proof as well, and until then there is none.
+    pub(super) async fn stop(&mut self, reason: CancelReason, leaving: &CancellationToken) -> bool {
+        let Some(work) = std::mem::take(self).work else {
+            return true;
+        };
+        tokio::select! {
+            biased;
+            () = work.stop(reason) => true,
+            () = async { leaving.cancelled().await; tokio::time::sleep(STOP_GRACE).await; } => {
+                warn!("leaving although cancelled work has not stopped");
+                false
+            }
+        }
+    }
+}
