@@ -12,8 +12,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(feature = "http-model")]
-pub(crate) use judge::status_of_type;
 pub use judge::{Answered, judge};
 
 /// What a failed model call means.

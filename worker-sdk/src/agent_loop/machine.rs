@@ -20,10 +20,11 @@ use serde::{Deserialize, Serialize};
 
 use super::budget::{Budget, Limits, Prices, TokenCounter};
 use super::message::{Call, CallResult, Message};
+use super::pairs;
 use super::response::{Finish, Response, Usage};
 
 pub use compaction::Compaction;
-pub use end::{Abort, End};
+pub use end::{Abort, End, ModelFailed};
 use guard::Guard;
 use transcript::Transcript;
 
@@ -327,7 +328,7 @@ impl Machine {
 
     fn shown(&self, call: &Call, results: &[ToolResult]) -> CallResult {
         let Some(result) = results.iter().find(|result| result.call_id == call.id) else {
-            return super::pairs::unanswered(call, super::pairs::INTERRUPTED);
+            return pairs::unanswered(call, pairs::INTERRUPTED);
         };
         let mut text = result.text.clone();
         if let Some(times) = self.guard.repeated(call, &self.rules.limits) {
@@ -347,17 +348,39 @@ impl Machine {
         }
     }
 
-    /// The run is to stop.
-    pub fn abort(&mut self, abort: Abort) {
+    /// The run is to stop. Calls of the turn that have a result get it, the others are answered as
+    /// aborted.
+    pub fn abort(&mut self, abort: Abort, results: &[ToolResult], counter: &dyn TokenCounter) {
+        let end = End::Aborted(abort);
+        match &self.phase {
+            Phase::Ended(_) => return,
+            Phase::Ready => {}
+            Phase::Tools(calls) => {
+                let shown = calls.iter().map(|call| {
+                    let result = results.iter().find(|result| result.call_id == call.id);
+                    match result {
+                        Some(_) => self.shown(call, results),
+                        None => pairs::unanswered(call, end.dangling()),
+                    }
+                });
+                let shown = shown.collect();
+                self.transcript.answer(shown, counter);
+            }
+        }
+        self.phase = Phase::Ended(end);
+    }
+
+    /// The model cannot be called, or not any more.
+    pub fn model_failed(&mut self, failed: ModelFailed) {
         if !matches!(self.phase, Phase::Ended(_)) {
-            self.phase = Phase::Ended(End::Aborted(abort));
+            self.phase = Phase::Ended(End::ModelFailed(failed));
         }
     }
 
     /// The conversation as a model is sent it: every call has exactly one result.
     pub fn messages(&self) -> Vec<Arc<Message>> {
         let dangling = match &self.phase {
-            Phase::Ready | Phase::Tools(_) => super::pairs::INTERRUPTED,
+            Phase::Ready | Phase::Tools(_) => pairs::INTERRUPTED,
             Phase::Ended(end) => end.dangling(),
         };
         self.transcript.messages(dangling)

@@ -19,15 +19,6 @@ pub enum Piece {
         /// What comes behind the pieces before it.
         text: String,
     },
-    /// A tool is run.
-    Tool {
-        /// The turn, from 1.
-        turn: u32,
-        /// The call.
-        call_id: String,
-        /// The tool.
-        tool: String,
-    },
 }
 
 /// The way of an answer's pieces to the caller.

@@ -13,6 +13,8 @@ use super::message::Message;
 /// A model call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
+    /// The number of the model call within the run, from 1.
+    pub turn: u32,
     /// What stands above the conversation.
     pub system: Option<Arc<str>>,
     /// The conversation; every call in it has exactly one result.
@@ -89,6 +91,7 @@ impl Request {
     /// tools, streamed.
     pub fn new(text: impl Into<String>) -> Self {
         Self {
+            turn: 1,
             system: None,
             messages: vec![Arc::new(Message::user(text))],
             tools: Arc::from([]),

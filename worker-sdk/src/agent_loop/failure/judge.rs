@@ -176,7 +176,7 @@ impl<'a> Facts<'a> {
 }
 
 /// The HTTP status that stands for an error's type or code.
-pub(crate) fn status_of_type(name: &str) -> Option<u16> {
+fn status_of_type(name: &str) -> Option<u16> {
     Some(match name {
         "invalid_request_error" | "invalid_request" => 400,
         "authentication_error" | "invalid_api_key" => 401,

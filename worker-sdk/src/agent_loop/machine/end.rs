@@ -36,8 +36,21 @@ pub enum End {
         /// What it said.
         text: String,
     },
+    /// The model could not be called.
+    ModelFailed(ModelFailed),
     /// The loop was stopped before the model was done.
     Aborted(Abort),
+}
+
+/// Why a model could not be called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ModelFailed {
+    /// The kind of failure, such as `ModelUnavailable`.
+    pub error_type: String,
+    /// One line for a person.
+    pub message: String,
+    /// Whether it may pass.
+    pub may_pass: bool,
 }
 
 /// Why the loop was stopped.
@@ -104,7 +117,8 @@ impl End {
             )
             | Self::Answered { .. }
             | Self::Refused { .. }
-            | Self::ToolFailed { .. } => INTERRUPTED,
+            | Self::ToolFailed { .. }
+            | Self::ModelFailed(_) => INTERRUPTED,
         }
     }
 }
