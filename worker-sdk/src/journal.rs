@@ -2,11 +2,13 @@
 //!
 //! Owns the [`Journal`] a context writes to and reads its past from, the entries in it and, below,
 //! the rules by which recorded steps are matched with what the code asks for. The Attach call of a
-//! worker is one, [`Memory`] for tests another. It does not run the work of a step: that is
-//! [`crate::Context::step`]'s affair.
+//! worker is one, [`Memory`] for tests another, and with the feature `local-journal` a file
+//! (`Local`). It does not run the work of a step: that is [`crate::Context::step`]'s affair.
 
 mod entry;
 mod ledger;
+#[cfg(feature = "local-journal")]
+mod local;
 mod memory;
 mod step_error;
 
@@ -18,6 +20,8 @@ use crate::error::Error;
 pub(crate) use entry::Outcome;
 pub use entry::{Entry, Recorded, Step, Usage};
 pub(crate) use ledger::{Asked, Effect, Id, Ledger};
+#[cfg(feature = "local-journal")]
+pub use local::{Attempt, Local};
 pub use memory::Memory;
 pub use step_error::StepError;
 

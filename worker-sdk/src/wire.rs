@@ -23,7 +23,6 @@ const LEAST_HEARTBEAT: Duration = Duration::from_millis(10);
 const DEFAULT_UNACKED_ENTRIES: u32 = 64;
 const DEFAULT_UNACKED_BYTES: u64 = 256 << 10;
 const DEFAULT_PAYLOAD_BYTES: u64 = (4 << 20) - (64 << 10);
-const DEFAULT_ENTRY_BYTES: u64 = 1 << 20;
 
 pub(crate) fn payload_out(payload: Payload) -> v1::Payload {
     v1::Payload {
@@ -94,7 +93,7 @@ fn welcome_in(welcome: v1::Welcome) -> Welcome {
             },
             unacked_bytes: or(limits.unacked_bytes, DEFAULT_UNACKED_BYTES),
             payload_bytes: or(limits.payload_bytes, DEFAULT_PAYLOAD_BYTES),
-            entry_bytes: or(limits.entry_bytes, DEFAULT_ENTRY_BYTES),
+            entry_bytes: or(limits.entry_bytes, entries::ENTRY_BYTES_MAX),
         },
         // The run's deadline has not moved: what is left of it says nothing new.
         resumed: welcome.resume.map(|resumed| resumed.last_worker_seq),

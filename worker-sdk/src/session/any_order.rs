@@ -84,8 +84,7 @@ impl Seen {
         ) = action
             && let Some(again) = self.again.pop_front()
         {
-            assert_eq!(*worker_seq, again, "sent again in order");
-            return;
+            return assert_eq!(*worker_seq, again, "sent again in order");
         }
         if let Action::Send(_) = action {
             assert!(!self.half_closed, "{action:?} after the half-close");

@@ -11,6 +11,12 @@ use crate::agent::{ErrorCode, ErrorParts};
 use crate::context::LogLevel;
 use crate::journal::{Entry, Outcome, Recorded, Step, Usage};
 
+#[cfg(feature = "local-journal")]
+pub(crate) use harness_proto::JOURNAL_SQL;
+
+/// The most an encoded entry may have where nobody says another limit.
+pub(crate) const ENTRY_BYTES_MAX: u64 = 1 << 20;
+
 /// What a journal stores.
 pub(crate) fn to_bytes(entry: &Entry) -> Vec<u8> {
     entry_out(entry.clone()).encode_to_vec()

@@ -74,7 +74,12 @@ impl InHand {
     }
 
     pub(super) fn acknowledged(&mut self, worker_seq: u64) {
-        while let Some((_, sent)) = self.awaiting.pop_front_if(|(seq, _)| *seq <= worker_seq) {
+        let acknowledged = self
+            .awaiting
+            .iter()
+            .take_while(|(seq, _)| *seq <= worker_seq);
+        let count = acknowledged.count();
+        for (_, sent) in self.awaiting.drain(..count) {
             let _ = sent.send(Ok(()));
         }
     }

@@ -9,6 +9,8 @@ mod client;
 mod ends;
 mod fake;
 mod leaving;
+#[cfg(feature = "local-journal")]
+mod local;
 mod log;
 mod many;
 mod resume;

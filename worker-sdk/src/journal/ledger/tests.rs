@@ -61,20 +61,14 @@ fn said(asked: Result<Asked, StepError>) -> String {
 
 #[test]
 fn every_recorded_state_with_every_effect() {
-    let rows: [(&str, Option<Option<Outcome>>, [&str; 4]); 5] = [
-        (
-            "nothing",
-            None,
-            [
-                "a (k) run",
-                "a (k) begin run",
-                "a (k) begin run",
-                "a (k) begin run",
-            ],
-        ),
+    let begin = step("a", "k", None);
+    let done = |outcome| step("a", "k", Some(outcome));
+    let runs = "a (k) begin run";
+    let rows = [
+        ("nothing", None, ["a (k) run", runs, runs, runs]),
         (
             "a begin",
-            Some(None),
+            Some(begin),
             [
                 "a (k) run",
                 "a (k) run",
@@ -82,18 +76,17 @@ fn every_recorded_state_with_every_effect() {
                 "unknown run/a/k",
             ],
         ),
-        ("a value", Some(Some(value(1))), ["a (k) recorded"; 4]),
-        ("a failure", Some(Some(failure(false))), ["a (k) failed"; 4]),
+        ("a value", Some(done(value(1))), ["a (k) recorded"; 4]),
+        ("a failure", Some(done(failure(false))), ["a (k) failed"; 4]),
         (
             "a failure that may pass",
-            Some(Some(failure(true))),
+            Some(done(failure(true))),
             ["a (k) run", "a (k) run", "a (k) run", "a (k) failed"],
         ),
     ];
     for (what, recorded, expected) in rows {
         for (effect, expected) in EFFECTS.into_iter().zip(expected) {
-            let entries = recorded.clone().map(|outcome| step("a", "k", outcome));
-            let mut ledger = ledger(entries.into_iter().collect());
+            let mut ledger = ledger(recorded.clone().into_iter().collect());
             let asked = ledger.ask("a", Some("k"), effect, false);
             assert_eq!(said(asked), expected, "{what}, {effect:?}");
         }

@@ -8,7 +8,7 @@ use super::super::{
     Welcome,
 };
 use super::Suspended;
-use crate::journal::{Entry, Recorded, Step, Usage};
+use crate::journal::{Entry, Recorded, Step};
 use crate::payload::Payload;
 
 const WINDOW: Duration = Duration::from_secs(10);
@@ -297,6 +297,19 @@ fn every_other_answer_to_a_resume() {
             [&working, &working, fault],
         );
     }
+    row(
+        "a request before the welcome",
+        || Event::Frame(Inbound::Request(Box::new(request()))),
+        [
+            "stop HarnessLost, back off released harness",
+            "stop HarnessLost, back off released harness",
+            "back off released harness",
+        ],
+    );
+}
+
+#[test]
+fn a_resume_that_was_lost_or_not_read_is_tried_again() {
     for (code, reason) in [
         (EndCode::Unavailable, None),
         (EndCode::Other, None),
@@ -312,15 +325,6 @@ fn every_other_answer_to_a_resume() {
             },
         );
     }
-    row(
-        "a request before the welcome",
-        || Event::Frame(Inbound::Request(Box::new(request()))),
-        [
-            "stop HarnessLost, back off released harness",
-            "stop HarnessLost, back off released harness",
-            "back off released harness",
-        ],
-    );
 }
 
 #[test]
@@ -452,7 +456,7 @@ fn a_step_waits_for_its_acknowledgement_also_over_a_resume() {
 fn a_request_starts_when_all_its_recorded_entries_have_come() {
     let now = Instant::now();
     let entry = |seq| {
-        let usage = Entry::Usage(Box::new(Usage::default()));
+        let usage = Entry::Usage(Box::default());
         Event::Frame(Inbound::Entry(Some(Box::new(Recorded::new(seq, 1, usage)))))
     };
     let delivery = || Delivery {
