@@ -8,6 +8,7 @@ mod budget;
 #[cfg(feature = "http-model")]
 mod decoding;
 mod driver;
+mod excerpt;
 mod failure;
 #[cfg(feature = "http-model")]
 mod http;

@@ -195,9 +195,12 @@ mod tests {
         told
     }
 
+    /// A conversation, and the results it has when it is whole.
+    type Case = (Vec<Arc<Message>>, Vec<(&'static str, &'static str)>);
+
     #[test]
     fn a_broken_conversation_is_made_whole() {
-        let cases: Vec<(Vec<Arc<Message>>, Vec<(&str, &str)>)> = vec![
+        let cases: Vec<Case> = vec![
             (
                 vec![user(), calls(&["a", "b"]), results(&["b"])],
                 vec![("a", "?"), ("b", "result 0")],

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use super::excerpt::{head, tail};
 use super::response::Response;
 
 /// The name of a step that calls the model.
@@ -135,12 +136,10 @@ pub(crate) fn cut(text: &str, true_bytes: u64, bytes_max: usize) -> Cow<'_, str>
     }
     const NOTE_BYTES: usize = 100;
     let room = bytes_max.saturating_sub(NOTE_BYTES);
-    let head = text.floor_char_boundary(room * 2 / 3);
-    let tail = text.ceil_char_boundary(text.len() - room / 3);
     Cow::Owned(format!(
         "{}\n[... the result has {true_bytes} bytes; the middle is left out ...]\n{}",
-        &text[..head],
-        &text[tail..]
+        head(text, room * 2 / 3),
+        tail(text, room / 3)
     ))
 }
 

@@ -11,10 +11,15 @@ use super::failure::{Failure, ModelError};
 use super::message::{Block, Call};
 use super::response::{Finish, Response, Usage};
 
+#[expect(clippy::print_stdout, reason = "a skipped test says so")]
+fn say_skipped(name: &str) {
+    println!("skipped: HARNESS_FIXTURES names no folder with {name}");
+}
+
 /// A recorded body; None, with a line that says so, where no folder is named.
 pub(crate) fn body(name: &str) -> Option<String> {
     let Some(folder) = std::env::var_os("HARNESS_FIXTURES") else {
-        println!("skipped: HARNESS_FIXTURES names no folder with {name}");
+        say_skipped(name);
         return None;
     };
     let path = PathBuf::from(folder).join(name);

@@ -7,6 +7,8 @@ use std::borrow::Cow;
 
 use serde_json::Value;
 
+use super::excerpt::head;
+
 const HIDDEN: &str = "[redacted]";
 
 /// Parts of names of members that hold secrets, in lower case and without separators.
@@ -48,8 +50,7 @@ impl Redactor {
         let mut shown = arguments.clone();
         self.hide(&mut shown);
         let text = shown.to_string();
-        let end = text.floor_char_boundary(text.len().min(LOGGED_BYTES));
-        text[..end].to_owned()
+        head(&text, LOGGED_BYTES).to_owned()
     }
 
     /// A text as it may be logged.

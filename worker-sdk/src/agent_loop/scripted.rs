@@ -17,6 +17,8 @@ use super::response::{Finish, Response, Usage};
 
 const PROVIDER: &str = "scripted";
 
+type Script = dyn Fn(&Request) -> Option<Line> + Send + Sync;
+
 /// A model that says what it is told to.
 ///
 /// ```
@@ -30,7 +32,7 @@ const PROVIDER: &str = "scripted";
 /// ```
 #[derive(Clone)]
 pub struct ScriptedModel {
-    script: Arc<dyn Fn(&Request) -> Option<Line> + Send + Sync>,
+    script: Arc<Script>,
     failures: Arc<Mutex<VecDeque<ModelError>>>,
 }
 

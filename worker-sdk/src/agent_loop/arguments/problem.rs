@@ -7,6 +7,8 @@ use std::fmt;
 use jsonschema::ValidationError;
 use serde_json::Value;
 
+use crate::agent_loop::excerpt::head;
+
 /// Problems told at most; the number of the others is said.
 const PROBLEMS_MAX: usize = 8;
 
@@ -143,6 +145,5 @@ fn shown(text: &str) -> String {
     if text.len() <= SHOWN_BYTES {
         return text.to_owned();
     }
-    let end = text.floor_char_boundary(SHOWN_BYTES);
-    format!("{}...", &text[..end])
+    format!("{}...", head(text, SHOWN_BYTES))
 }

@@ -14,6 +14,7 @@ use tracing::Instrument as _;
 use super::Run;
 use super::batch::UNKNOWN;
 use crate::agent::AgentError;
+use crate::agent_loop::excerpt::head;
 use crate::agent_loop::record::{ToolRecord, ToolStatus};
 use crate::agent_loop::telemetry;
 use crate::agent_loop::tool::{Tool, ToolContext, ToolError, ToolFailure};
@@ -101,8 +102,7 @@ impl Run<'_> {
             ToolStatus::Error
         };
         let text = self.parts.redactor.text(&error.text);
-        let end = text.floor_char_boundary(text.len().min(ERROR_BYTES));
-        let mut record = ToolRecord::new(status, text[..end].to_owned(), tries);
+        let mut record = ToolRecord::new(status, head(&text, ERROR_BYTES).to_owned(), tries);
         record.operator = error
             .operator
             .map(|operator| self.parts.redactor.text(&operator).into_owned());

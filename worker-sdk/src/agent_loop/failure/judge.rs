@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::retry_after;
 use super::{Failure, ModelError};
+use crate::agent_loop::excerpt::head;
 
 /// Bytes of a provider's text that an error keeps at most.
 const MESSAGE_BYTES: usize = 500;
@@ -163,8 +164,7 @@ impl<'a> Facts<'a> {
         } else {
             self.message
         };
-        let end = message.floor_char_boundary(message.len().min(MESSAGE_BYTES));
-        let message = &message[..end];
+        let message = head(message, MESSAGE_BYTES);
         match status {
             Some(status) if message.is_empty() => format!("the provider answered {status}"),
             Some(status) => format!("the provider answered {status}: {message}"),

@@ -1,22 +1,40 @@
 //! What an operator is told, and what not.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
-use std::sync::{Arc, Mutex};
+use std::sync::Once;
 
 use serde_json::json;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use super::super::AgentLoop;
+use super::super::{AgentLoop, Ended};
 use crate::agent_loop::scripted::{Line, ScriptedModel};
 use crate::agent_loop::tool::{Tool, ToolContext, ToolError};
 use crate::testing;
 
-/// Keeps every event and span as text, and each span's parent.
-#[derive(Clone, Default)]
-struct Listener(Arc<Mutex<Heard>>);
+/// Keeps every event and span of its thread as text, and each span's parent. It is the subscriber of
+/// the whole program: whether an event is wanted is remembered for all threads, so one that came and
+/// went with a test would be missed by another.
+struct Listener;
+
+thread_local! {
+    static HEARD: RefCell<Heard> = RefCell::default();
+}
+
+/// Runs the agent on this thread, which is the test's alone.
+async fn heard(run_id: &str) -> (Heard, Ended) {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| {
+        tracing::subscriber::set_global_default(Listener).expect("the only subscriber");
+    });
+    HEARD.take();
+    let (ctx, _) = testing::context().run_id(run_id).build();
+    let ended = agent().run(&ctx, &"go".into()).await.expect("a run");
+    (HEARD.take(), ended)
+}
 
 #[derive(Default)]
 struct Heard {
@@ -40,21 +58,22 @@ impl Subscriber for Listener {
     fn new_span(&self, attributes: &Attributes<'_>) -> Id {
         let mut text = Text(attributes.metadata().name().to_owned());
         attributes.record(&mut text);
-        let mut heard = self.0.lock().expect("a lock");
-        let id = heard.spans.len() as u64 + 1;
-        heard
-            .spans
-            .insert(id, (text.0, attributes.parent().map(Id::into_u64)));
-        Id::from_u64(id)
+        let parent = attributes.parent().map(Id::into_u64);
+        HEARD.with_borrow_mut(|heard| {
+            let id = heard.spans.len() as u64 + 1;
+            heard.spans.insert(id, (text.0, parent));
+            Id::from_u64(id)
+        })
     }
 
     fn record(&self, id: &Id, record: &Record<'_>) {
         let mut text = Text(String::new());
         record.record(&mut text);
-        let mut heard = self.0.lock().expect("a lock");
-        if let Some((known, _)) = heard.spans.get_mut(&id.into_u64()) {
-            known.push_str(&text.0);
-        }
+        HEARD.with_borrow_mut(|heard| {
+            if let Some((known, _)) = heard.spans.get_mut(&id.into_u64()) {
+                known.push_str(&text.0);
+            }
+        });
     }
 
     fn record_follows_from(&self, _: &Id, _: &Id) {}
@@ -62,7 +81,7 @@ impl Subscriber for Listener {
     fn event(&self, event: &Event<'_>) {
         let mut text = Text(String::new());
         event.record(&mut text);
-        self.0.lock().expect("a lock").events.push(text.0);
+        HEARD.with_borrow_mut(|heard| heard.events.push(text.0));
     }
 
     fn enter(&self, _: &Id) {}
@@ -94,15 +113,7 @@ fn agent() -> AgentLoop {
 
 #[tokio::test(flavor = "current_thread")]
 async fn each_thing_that_happens_is_one_event_and_no_secret_is_in_it() {
-    let listener = Listener::default();
-    let guard = tracing::subscriber::set_default(listener.clone());
-    let (ctx, _) = testing::context()
-        .run_id("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3")
-        .build();
-    let ended = agent().run(&ctx, &"go".into()).await.expect("a run");
-    drop(guard);
-
-    let heard = listener.0.lock().expect("a lock");
+    let (heard, ended) = heard("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3").await;
     let all = heard.events.join("\n");
     for (name, times) in [
         ("turn_start", 2),
@@ -135,15 +146,7 @@ async fn each_thing_that_happens_is_one_event_and_no_secret_is_in_it() {
 
 #[tokio::test(flavor = "current_thread")]
 async fn spans_have_the_names_of_the_conventions_and_their_parent() {
-    let listener = Listener::default();
-    let guard = tracing::subscriber::set_default(listener.clone());
-    let (ctx, _) = testing::context()
-        .run_id("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3")
-        .build();
-    agent().run(&ctx, &"go".into()).await.expect("a run");
-    drop(guard);
-
-    let heard = listener.0.lock().expect("a lock");
+    let (heard, _) = heard("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3").await;
     let (&root, (invoke, _)) = heard
         .spans
         .iter()
