@@ -115,6 +115,11 @@ impl Session {
         }
     }
 
+    /// Whether the agent's reply can be given in.
+    pub(crate) fn takes_reply(&self) -> bool {
+        matches!(self.state, State::Busy(..))
+    }
+
     /// Applies one event.
     pub(crate) fn apply(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut actions = Vec::new();

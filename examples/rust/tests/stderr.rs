@@ -22,6 +22,7 @@ fn a_worker_goes_on_when_its_standard_error_is_closed() {
         env!("CARGO_BIN_EXE_echo"),
         env!("CARGO_BIN_EXE_count-words"),
         env!("CARGO_BIN_EXE_blocking"),
+        env!("CARGO_BIN_EXE_trip"),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("its address");

@@ -24,7 +24,7 @@ pub(crate) struct Link {
     address: Address,
     connection: Mutex<Connection>,
     presence: std::sync::Mutex<Presence>,
-    /// How many of those who wait for a connection have work that ends if it takes too long.
+    /// How many slots have work that ends if there is no connection soon.
     hurried: AtomicUsize,
 }
 
@@ -62,9 +62,8 @@ impl Link {
     }
 
     /// The connection and its number, once there is one: tries until it is made, at short intervals
-    /// while anybody who waits is in a hurry. Only a bad address is an error.
-    pub(crate) async fn channel(&self, hurry: bool) -> Result<(u64, Channel), Error> {
-        let _hurry = hurry.then(|| Hurry::new(&self.hurried));
+    /// while anybody is in a hurry. Only a bad address is an error.
+    pub(crate) async fn channel(&self) -> Result<(u64, Channel), Error> {
         let mut connection = self.connection.lock().await;
         loop {
             if let Some(channel) = &connection.channel {
@@ -88,6 +87,12 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Whoever has this is in a hurry.
+    pub(crate) fn hurry(&self) -> Hurry<'_> {
+        self.hurried.fetch_add(1, Ordering::Relaxed);
+        Hurry(&self.hurried)
     }
 
     /// This connection broke: the next call is made on a new one. Logs once that the harness is
@@ -121,15 +126,8 @@ impl Link {
     }
 }
 
-/// One who waits and is in a hurry.
-struct Hurry<'a>(&'a AtomicUsize);
-
-impl<'a> Hurry<'a> {
-    fn new(hurried: &'a AtomicUsize) -> Self {
-        hurried.fetch_add(1, Ordering::Relaxed);
-        Self(hurried)
-    }
-}
+/// A hurry; see [`Link::hurry`].
+pub(crate) struct Hurry<'a>(&'a AtomicUsize);
 
 impl Drop for Hurry<'_> {
     fn drop(&mut self) {

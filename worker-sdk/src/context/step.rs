@@ -72,16 +72,10 @@ impl Context {
     /// ```
     /// # use worker_sdk::{AgentError, Context};
     /// # async fn fetch(url: &str) -> Result<String, std::io::Error> { Ok(url.to_owned()) }
-    /// async fn both(ctx: &Context, a: &str, b: &str) -> Result<(String, String), AgentError> {
-    ///     let get = |url: &str| {
-    ///         let url = url.to_owned();
-    ///         ctx.step("fetch", { let url = url.clone(); |_| async move { Ok(fetch(&url).await?) } })
-    ///             .key(url)
-    ///             .read_only()
-    ///             .into_future()
-    ///     };
-    ///     # use std::future::IntoFuture;
-    ///     Ok(tokio::try_join!(get(a), get(b))?)
+    /// async fn both(ctx: &Context) -> Result<(String, String), AgentError> {
+    ///     let ours = ctx.step("fetch", |_| async { Ok(fetch("ours").await?) }).key("ours");
+    ///     let theirs = ctx.step("fetch", |_| async { Ok(fetch("theirs").await?) }).key("theirs");
+    ///     Ok(tokio::try_join!(ours.into_future(), theirs.into_future())?)
     /// }
     /// ```
     ///

@@ -17,7 +17,7 @@ pub(crate) enum Event {
         entry: Entry,
         entry_bytes: u64,
     },
-    /// The agent is done with the request in hand.
+    /// The agent is done with the request in hand. Only while [`Session::takes_reply`].
     Replied(Reply),
     /// The worker wants to leave.
     Leave,

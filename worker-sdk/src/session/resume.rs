@@ -5,6 +5,8 @@
 #![deny(clippy::wildcard_enum_match_arm)]
 
 #[cfg(test)]
+mod kept_tests;
+#[cfg(test)]
 mod tests;
 
 use std::time::Instant;

@@ -129,6 +129,7 @@ impl Call<'_> {
         loop {
             let wake = self.session.next_wake().map(Instant::from_std);
             let takes_appends = self.session.takes_appends();
+            let takes_reply = self.session.takes_reply();
             tokio::select! {
                 biased;
                 event = self.incoming.next() => return event,
@@ -137,7 +138,7 @@ impl Call<'_> {
                         self.frames = None;
                     }
                 }
-                step = self.in_hand.next_step(takes_appends) => return self.in_hand.event(step),
+                step = self.in_hand.next_step(takes_appends, takes_reply) => return self.in_hand.event(step),
                 () = leaving.as_mut(), if !self.left => {
                     self.left = true;
                     return Event::Leave;

@@ -1,19 +1,20 @@
 //! What a slot has of the agent's side: the request in work and the appends it waits for.
 //!
 //! Owns the answers to appends. It outlives its call when that was lost and the work goes on; while
-//! there is no call the agent computes on and what it writes waits.
+//! there is no call the agent computes on, and what it writes or answers waits.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::work::{Step, Work};
 use crate::context::CancelReason;
 use crate::error::Error;
-use crate::session::Event;
+use crate::session::{Event, Reply};
 use crate::wire;
 
 /// How long a leaving worker waits for cancelled work that does not stop.
@@ -25,6 +26,8 @@ type Sent = oneshot::Sender<Result<(), Error>>;
 #[derive(Default)]
 pub(super) struct InHand {
     pub(super) work: Option<Work>,
+    /// What the agent has answered while no call took it.
+    reply: Option<Reply>,
     /// The agent's append that waits for room.
     waiting: Option<Sent>,
     /// Steps that wait until their number is acknowledged, oldest first.
@@ -32,12 +35,24 @@ pub(super) struct InHand {
 }
 
 impl InHand {
-    /// What the agent does next. Can be dropped and called again.
-    pub(super) async fn next_step(&mut self, takes_appends: bool) -> Step {
-        match &mut self.work {
-            Some(work) => work.next_step(takes_appends).await,
+    /// What the agent does next, of what its call takes. Can be dropped and called again.
+    pub(super) async fn next_step(&mut self, takes_appends: bool, takes_reply: bool) -> Step {
+        if let Some(work) = self.work.as_mut().filter(|_| self.reply.is_none()) {
+            match work.next_step(takes_appends).await {
+                Step::Done(reply) if !takes_reply => self.reply = Some(reply),
+                step @ (Step::Append(_) | Step::Done(_)) => return step,
+            }
+        }
+        match self.reply.take_if(|_| takes_reply) {
+            Some(reply) => Step::Done(reply),
             None => std::future::pending().await,
         }
+    }
+
+    /// Lets the agent work while there is no call, until `until`.
+    pub(super) async fn work_until(&mut self, until: Instant) {
+        // It ends at the time, whatever the agent does.
+        let _ = tokio::time::timeout_at(until, self.next_step(false, false)).await;
     }
 
     /// Takes note of what the agent did, as the session takes it.

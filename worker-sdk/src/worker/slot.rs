@@ -60,12 +60,18 @@ impl Slot {
     /// Opens a call, lives it and waits as long as its end demands. True when the slot is done.
     async fn one_call(&mut self) -> Result<bool, Error> {
         let shared = Arc::clone(&self.shared);
-        let (number, channel) = tokio::select! {
+        let has_lost = self.lost.is_some();
+        let hurry = has_lost.then(|| shared.link.hurry());
+        let connected = tokio::select! {
             biased;
-            () = self.window_over() => return Ok(self.stop_lost().await),
-            channel = shared.link.channel(self.lost.is_some()) => channel?,
-            () = self.left_alone() => return Ok(true),
+            () = window_over(&mut self.lost) => None,
+            channel = shared.link.channel() => Some(channel?),
+            () = left_alone(&shared, self.released.is_some()), if !has_lost => return Ok(true),
         };
+        let Some((number, channel)) = connected else {
+            return Ok(self.stop_lost().await);
+        };
+        drop(hurry);
         let opened = Instant::now();
         let lost = self.lost.take();
         let ended = call::run(&shared, number, channel, self.released.clone(), lost).await;
@@ -87,7 +93,7 @@ impl Slot {
                     self.backoff.reset();
                 }
                 self.released = released.or(self.released.take());
-                self.tell(number, fault, &why).await;
+                tell(&shared, number, fault, &why).await;
                 self.wait(least).await;
             }
             Next::Resume {
@@ -101,8 +107,16 @@ impl Slot {
                 }
                 let in_hand = ended.in_hand;
                 self.lost = Some(Lost { suspended, in_hand });
-                self.tell(number, fault, &why).await;
-                self.wait_to_resume(least).await;
+                let wait = self.backoff.next_wait(None).min(RESUME_WAIT);
+                let wait = wait.saturating_add(least.unwrap_or_default());
+                let _hurry = shared.link.hurry();
+                tokio::select! {
+                    () = window_over(&mut self.lost) => {}
+                    () = async {
+                        tell(&shared, number, fault, &why).await;
+                        tokio::time::sleep(wait).await;
+                    } => {}
+                }
             }
             Next::Left => return Ok(true),
             Next::Drained => {
@@ -113,39 +127,6 @@ impl Slot {
             Next::GiveUp(end) => return Err(wire::status::refusal(end)),
         }
         Ok(false)
-    }
-
-    /// Says in the log, and to those who share the connection, why a call is no more.
-    async fn tell(&self, number: u64, fault: Fault, why: &str) {
-        let link = &self.shared.link;
-        match fault {
-            Fault::Connection => {
-                debug!(why, "a call was lost with its connection");
-                link.lost(number, why).await;
-            }
-            Fault::Harness => link.away(number, why),
-            Fault::Call => warn!(why, "a call was lost; opening it again"),
-            Fault::Refusal => warn!(why, "the harness ended a call"),
-        }
-    }
-
-    /// Waits until this slot need not reach the harness any more.
-    async fn left_alone(&self) {
-        self.shared.leaving.cancelled().await;
-        if self.released.is_some() {
-            tokio::time::sleep(LAST_WORD).await;
-        }
-        if self.lost.is_some() {
-            std::future::pending().await
-        }
-    }
-
-    /// Waits until the attempt that goes on has to stop.
-    async fn window_over(&self) {
-        match &self.lost {
-            Some(lost) => tokio::time::sleep_until(lost.suspended.until().into()).await,
-            None => std::future::pending().await,
-        }
     }
 
     /// Stops the attempt that no call has resumed. True when the slot is done.
@@ -159,16 +140,6 @@ impl Slot {
         !stopped
     }
 
-    /// Waits before the next try to resume, but not past its window.
-    async fn wait_to_resume(&mut self, least: Option<Duration>) {
-        let wait = self.backoff.next_wait(None).min(RESUME_WAIT);
-        let wait = wait.saturating_add(least.unwrap_or_default());
-        tokio::select! {
-            () = tokio::time::sleep(wait) => {}
-            () = self.window_over() => {}
-        }
-    }
-
     /// Waits before the next call, but not when the worker leaves.
     async fn wait(&mut self, least: Option<Duration>) {
         let wait = self.backoff.next_wait(least);
@@ -176,5 +147,35 @@ impl Slot {
             () = tokio::time::sleep(wait) => {}
             () = self.shared.leaving.cancelled() => {}
         }
+    }
+}
+
+/// Says in the log, and to those who share the connection, why a call is no more.
+async fn tell(shared: &Shared, number: u64, fault: Fault, why: &str) {
+    let link = &shared.link;
+    match fault {
+        Fault::Connection => {
+            debug!(why, "a call was lost with its connection");
+            link.lost(number, why).await;
+        }
+        Fault::Harness => link.away(number, why),
+        Fault::Call => warn!(why, "a call was lost; opening it again"),
+        Fault::Refusal => warn!(why, "the harness ended a call"),
+    }
+}
+
+/// Waits until a slot need not reach the harness any more.
+async fn left_alone(shared: &Shared, has_a_word: bool) {
+    shared.leaving.cancelled().await;
+    if has_a_word {
+        tokio::time::sleep(LAST_WORD).await;
+    }
+}
+
+/// Lets the attempt that goes on do so until it has to stop.
+async fn window_over(lost: &mut Option<Lost>) {
+    match lost {
+        Some(Lost { suspended, in_hand }) => in_hand.work_until(suspended.until().into()).await,
+        None => std::future::pending().await,
     }
 }

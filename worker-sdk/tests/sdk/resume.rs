@@ -117,6 +117,39 @@ async fn a_reply_that_was_taken_is_acknowledged_by_the_welcome() {
 }
 
 #[tokio::test]
+async fn work_that_ends_while_no_call_takes_it_replies_over_the_next() {
+    let mut fake = Fake::start().await;
+    let gate = Arc::new(Semaphore::new(0));
+    let (ended, mut ends) = mpsc::channel(1);
+    let passing = Arc::clone(&gate);
+    let agent = agent_fn(move |ctx: Context, (): ()| {
+        let (gate, ended) = (Arc::clone(&passing), ended.clone());
+        async move {
+            ctx.output(1).await?;
+            // Time passes too while there is no call.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            gate.acquire().await?.forget();
+            ended.send(()).await?;
+            Ok("done")
+        }
+    });
+    let _worker = start(builder(agent, &fake.address));
+    let mut call = fake.welcomed().await;
+    call.send(Out::Request(durable("run", LONG))).await;
+    piece(&mut call).await;
+    call.reset().await;
+    let mut call = fake.call().await;
+    gate.add_permits(1);
+    within("end", ends.recv()).await.unwrap();
+    // Not before the welcome.
+    let early = tokio::time::timeout(Duration::from_millis(50), call.frame()).await;
+    assert!(early.is_err(), "{early:?}");
+    call.welcome_back(1).await;
+    let reply = call.reply().await;
+    assert_eq!((reply.run_id.as_str(), reply.worker_seq), ("run", 2));
+}
+
+#[tokio::test]
 async fn an_end_that_answers_a_resume_stops_the_work_at_once() {
     for (code, reason, is_released) in [
         (Code::Aborted, "SUPERSEDED", true),
@@ -181,6 +214,45 @@ async fn a_harness_that_is_gone_for_the_window_ends_the_work_without_it() {
     relay.close();
     assert!(within("drop", dropped.recv()).await.is_none());
     assert!(!fake.has_call());
+}
+
+#[tokio::test]
+async fn the_window_of_each_slot_ends_though_another_waits_for_the_connection() {
+    let mut fake = Fake::start().await;
+    let relay = Relay::before(&fake).await;
+    let (dropped, mut drops) = mpsc::channel::<()>(8);
+    let agent = agent_fn(move |ctx: Context, (): ()| {
+        let dropped = dropped.clone();
+        async move {
+            let _dropped = Says(dropped);
+            ctx.output(1).await?;
+            std::future::pending::<()>().await;
+            Ok(())
+        }
+    });
+    let _worker = start(builder(agent, &relay.address).slots(4));
+    let mut calls = Vec::new();
+    for run in ["a", "b", "c"] {
+        let mut call = fake.welcomed().await;
+        let window = Duration::from_millis(200);
+        call.send(Out::Request(durable(run, window))).await;
+        piece(&mut call).await;
+        calls.push(call);
+    }
+    fake.welcomed().await;
+    relay.close();
+    for _ in 0..3 {
+        within("drop", drops.recv()).await.unwrap();
+    }
+}
+
+/// Says when it is dropped.
+struct Says(mpsc::Sender<()>);
+
+impl Drop for Says {
+    fn drop(&mut self) {
+        self.0.try_send(()).unwrap();
+    }
 }
 
 #[tokio::test]

@@ -1,21 +1,18 @@
-//! What is kept, what a lost call leaves, and what each answer to a resume makes of it.
+//! What a lost call leaves, and what each answer to a resume makes of it.
 
 use std::time::{Duration, Instant};
 
 use super::super::tests::{INTERVAL, LIMITS, append, end, names, replied, request, welcome};
 use super::super::{
-    Action, Delivery, EndCode, Event, Inbound, Next, Outbound, Reply, Session, WELCOME_TIMEOUT,
-    Welcome,
+    Action, Delivery, EndCode, Event, Inbound, Next, Session, WELCOME_TIMEOUT, Welcome,
 };
 use super::Suspended;
-use crate::journal::{Entry, Recorded, Step};
-use crate::payload::Payload;
 
-const WINDOW: Duration = Duration::from_secs(10);
+pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
 /// What a call holds when it is lost.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum In {
+pub(super) enum In {
     /// Two appends are unacknowledged.
     Busy,
     /// And a third has no room.
@@ -26,7 +23,7 @@ enum In {
 
 const HELD: [In; 3] = [In::Busy, In::Waiting, In::Replied];
 
-fn durable(window: Duration) -> Delivery {
+pub(super) fn durable(window: Duration) -> Delivery {
     Delivery {
         durable: true,
         reattach_window: window,
@@ -34,14 +31,14 @@ fn durable(window: Duration) -> Delivery {
     }
 }
 
-fn call(now: Instant, delivery: Delivery) -> Session {
+pub(super) fn call(now: Instant, delivery: Delivery) -> Session {
     let mut session = Session::new(now);
     session.apply(now, Event::Frame(welcome()));
     session.apply(now, Event::Frame(Inbound::Request(Box::new(delivery))));
     session
 }
 
-fn session(held: In, now: Instant) -> Session {
+pub(super) fn session(held: In, now: Instant) -> Session {
     let mut session = call(now, durable(WINDOW));
     let events = match held {
         In::Busy => vec![append(10), append(10)],
@@ -54,11 +51,11 @@ fn session(held: In, now: Instant) -> Session {
     session
 }
 
-fn lost() -> Event {
+pub(super) fn lost() -> Event {
     Event::Ended(end(EndCode::Unavailable, None))
 }
 
-fn suspended(actions: Vec<Action>) -> Box<Suspended> {
+pub(super) fn suspended(actions: Vec<Action>) -> Box<Suspended> {
     let Ok([Action::Over(Next::Resume { suspended, .. })]) = <[Action; 1]>::try_from(actions)
     else {
         panic!("it goes on, and nothing else");
@@ -67,12 +64,12 @@ fn suspended(actions: Vec<Action>) -> Box<Suspended> {
 }
 
 /// A call that resumes what another held.
-fn resuming(held: In, now: Instant) -> Session {
+pub(super) fn resuming(held: In, now: Instant) -> Session {
     let suspended = suspended(session(held, now).apply(now, lost()));
     Session::resuming(now, suspended)
 }
 
-fn resumed(taken: u64) -> Event {
+pub(super) fn resumed(taken: u64) -> Event {
     Event::Frame(Inbound::Welcome(Welcome {
         heartbeat_interval: INTERVAL,
         limits: LIMITS,
@@ -80,7 +77,7 @@ fn resumed(taken: u64) -> Event {
     }))
 }
 
-fn appended(worker_seq: u64) -> Event {
+pub(super) fn appended(worker_seq: u64) -> Event {
     Event::Frame(Inbound::Appended { worker_seq })
 }
 
@@ -361,148 +358,4 @@ fn a_late_welcome_is_tried_again_while_the_window_lasts() {
     let mut call = Session::resuming(now, suspended);
     let actions = call.apply(now + WELCOME_TIMEOUT, Event::Tick);
     assert_eq!(names(&actions), ["resume connection"]);
-}
-
-#[test]
-fn the_reply_of_a_durable_run_is_kept_until_it_is_acknowledged() {
-    let now = Instant::now();
-    let mut session = session(In::Replied, now);
-    // Its appends are, the reply is not.
-    session.apply(now, appended(2));
-    let suspended = suspended(session.apply(now, lost()));
-    let mut call = Session::resuming(now, suspended);
-    assert_eq!(names(&call.apply(now, resumed(2))), ["welcomed", "value 3"]);
-    assert!(names(&call.apply(now, appended(3))).is_empty());
-    let actions = call.apply(now, lost());
-    assert_eq!(names(&actions), ["back off call"]);
-}
-
-#[test]
-fn a_request_after_a_reply_acknowledges_it() {
-    let now = Instant::now();
-    let mut session = session(In::Replied, now);
-    let actions = session.apply(now, Event::Frame(Inbound::Request(Box::new(request()))));
-    assert_eq!(names(&actions), ["start"]);
-    let actions = session.apply(now, lost());
-    assert_eq!(
-        names(&actions).join(", "),
-        "stop HarnessLost, back off released call"
-    );
-}
-
-#[test]
-fn a_leaving_worker_half_closes_once_its_reply_is_acknowledged() {
-    let now = Instant::now();
-    let mut first = session(In::Replied, now);
-    assert_eq!(names(&first.apply(now, Event::Leave)), ["leave"]);
-    assert!(names(&first.apply(now, appended(2))).is_empty());
-    assert_eq!(names(&first.apply(now, appended(3))), ["half-close"]);
-    // The same over a loss: it leaves with the call that resumes.
-    for (taken, expected) in [(2, "welcomed, value 3"), (3, "welcomed, half-close")] {
-        let mut call = resuming(In::Replied, now);
-        assert_eq!(names(&call.apply(now, Event::Leave)), ["leave"]);
-        assert_eq!(names(&call.apply(now, resumed(taken))).join(", "), expected);
-    }
-    let mut busy = resuming(In::Busy, now);
-    assert_eq!(names(&busy.apply(now, Event::Leave)), ["leave"]);
-    assert_eq!(names(&busy.apply(now, resumed(2))), ["welcomed"]);
-    assert_eq!(names(&busy.apply(now, replied())), ["value 3"]);
-    assert_eq!(names(&busy.apply(now, appended(3))), ["half-close"]);
-}
-
-#[test]
-fn numbers_and_window_go_on_over_a_resume() {
-    let now = Instant::now();
-    let mut call = resuming(In::Busy, now);
-    assert!(!names(&call.apply(now, resumed(0))).is_empty());
-    assert!(
-        names(&call.apply(now, append(10))).is_empty(),
-        "two are out"
-    );
-    assert_eq!(names(&call.apply(now, appended(1))), ["append 3", "admit"]);
-    assert_eq!(names(&call.apply(now, replied())), ["value 4"]);
-}
-
-#[test]
-fn a_step_waits_for_its_acknowledgement_also_over_a_resume() {
-    let now = Instant::now();
-    let step = || Event::Append {
-        entry: Entry::Step(Box::new(Step {
-            name: "a".to_owned(),
-            key: "1".to_owned(),
-            idempotency_key: "run/a/1".to_owned(),
-            outcome: None,
-        })),
-        entry_bytes: 10,
-    };
-    let mut first = call(now, durable(WINDOW));
-    assert_eq!(names(&first.apply(now, append(10))), ["append 1", "admit"]);
-    assert_eq!(names(&first.apply(now, step())), ["append 2", "await 2"]);
-    assert_eq!(names(&first.apply(now, appended(1))), ["acknowledged 1"]);
-    let suspended = suspended(first.apply(now, lost()));
-    let mut call = Session::resuming(now, suspended);
-    // The harness had taken it, and the word was lost.
-    assert_eq!(
-        names(&call.apply(now, resumed(2))),
-        ["welcomed", "acknowledged 2"]
-    );
-    assert!(
-        names(&call.apply(now, appended(2))).is_empty(),
-        "nobody waits"
-    );
-}
-
-#[test]
-fn a_request_starts_when_all_its_recorded_entries_have_come() {
-    let now = Instant::now();
-    let entry = |seq| {
-        let usage = Entry::Usage(Box::default());
-        Event::Frame(Inbound::Entry(Some(Box::new(Recorded::new(seq, 1, usage)))))
-    };
-    let delivery = || Delivery {
-        replay_entries: 3,
-        ..durable(WINDOW)
-    };
-    let mut session = call(now, delivery());
-    assert!(names(&session.apply(now, entry(4))).is_empty());
-    // One of a kind that no worker writes counts and is passed over.
-    assert!(names(&session.apply(now, Event::Frame(Inbound::Entry(None)))).is_empty());
-    let actions = session.apply(now, entry(9));
-    let [Action::Start(delivery_started)] = actions.as_slice() else {
-        panic!("{actions:?}");
-    };
-    let seqs: Vec<u64> = delivery_started.recorded.iter().map(|it| it.seq).collect();
-    assert_eq!(seqs, [4, 9]);
-
-    // What has not started is neither stopped nor resumed.
-    let mut session = call(now, delivery());
-    session.apply(now, entry(4));
-    let actions = session.apply(now, lost());
-    assert_eq!(names(&actions), ["back off released call"]);
-}
-
-#[test]
-fn what_is_sent_again_is_what_was_sent() {
-    let now = Instant::now();
-    let mut first = call(now, durable(WINDOW));
-    let sent: Vec<Action> = [
-        Event::Append {
-            entry: Entry::Output(Payload::text("piece")),
-            entry_bytes: 10,
-        },
-        Event::Replied(Reply::Value(Payload::text("reply"))),
-    ]
-    .into_iter()
-    .flat_map(|event| first.apply(now, event))
-    .filter(|action| {
-        matches!(
-            action,
-            Action::Send(Outbound::Append { .. } | Outbound::Reply { .. })
-        )
-    })
-    .collect();
-    let suspended = suspended(first.apply(now, lost()));
-    let again = Session::resuming(now, suspended).apply(now, resumed(0));
-    assert_eq!(again[1..], sent);
-    assert_eq!(sent.len(), 2);
 }
