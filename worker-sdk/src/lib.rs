@@ -30,6 +30,9 @@
 //! # }
 //! ```
 //!
+//! An agent that is a language model with tools is an `agent_loop::AgentLoop` (feature
+//! `agent-loop`; `anthropic` and `openai` for models).
+//!
 //! The schemas the harness checks requests and replies against are derived from the two types.
 //! No type of the wire's own libraries appears in this API.
 

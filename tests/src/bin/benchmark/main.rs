@@ -4,6 +4,7 @@
 //! The program is also each process of the floor and the harness's worker: it starts itself again in
 //! these roles.
 
+mod agent_loop;
 mod clock;
 mod floor;
 mod latencies;
@@ -59,6 +60,8 @@ enum Part {
     Deadlines,
     /// Memory of 10,000 slots
     Slots,
+    /// The agent loop by itself
+    Loop,
 }
 
 #[derive(Subcommand)]
@@ -175,6 +178,7 @@ fn measure(arguments: &Arguments) {
             Part::Latencies => one_thread.block_on(latencies::all(arguments.asks)),
             Part::Deadlines => one_thread.block_on(latencies::deadlines(arguments.asks)),
             Part::Slots => slots::all(Duration::from_secs(arguments.idle)),
+            Part::Loop => one_thread.block_on(agent_loop::all()),
         };
         report::print(&format!("{part:?}"), &rows);
     }
