@@ -16,8 +16,10 @@ mod health;
 mod http;
 mod many;
 mod pools;
+mod records;
 mod router;
 mod run_service;
+mod starting;
 mod status;
 mod streams;
 mod timed_body;
@@ -25,5 +27,6 @@ mod unary_body;
 mod unsent;
 mod worker_service;
 
+pub use records::WireRecords;
 pub use router::{Router, router};
 pub use status::{grpc_code, retry_rule};

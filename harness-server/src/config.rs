@@ -34,6 +34,9 @@ pub struct Config {
     pub listen: Vec<String>,
     /// Whether an address that is not loopback may be listened on without TLS. Default false.
     pub insecure: bool,
+    /// The folder of the store, which keeps durable runs; made where there is none. Without one
+    /// there are no durable runs. A path in a file is from the folder of that file.
+    pub data: Option<PathBuf>,
     /// What the harness keeps to.
     pub limits: Limits,
     /// The processes it starts itself, in a file one `[[pool]]` each.
@@ -50,6 +53,7 @@ impl Default for Config {
         Self {
             listen: vec![DEFAULT_ADDRESS.to_owned()],
             insecure: false,
+            data: None,
             limits: Limits::default(),
             pools: Vec::new(),
             guard: None,
@@ -93,6 +97,7 @@ impl Config {
             .ok()
             .and_then(|path| path.parent().map(Path::to_owned))
             .unwrap_or_default();
+        config.data = config.data.map(|data| folder.join(data));
         for pool in &mut config.pools {
             pool.resolve(&folder);
         }
@@ -111,6 +116,7 @@ impl Config {
         };
         let sample = Self {
             pools: vec![Pool::sample()],
+            data: Some(PathBuf::new()),
             ..Self::default()
         };
         let known = toml::Table::try_from(sample).expect("settings must serialize");

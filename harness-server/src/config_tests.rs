@@ -53,7 +53,7 @@ fn an_unknown_key_is_told_with_its_line_and_the_near_one() {
     );
     assert_eq!(
         told("zzz = 1"),
-        "line 1: unknown key \"zzz\"; known are: insecure, limits, listen, pool"
+        "line 1: unknown key \"zzz\"; known are: data, insecure, limits, listen, pool"
     );
     assert!(
         told("\nlisten = 5").starts_with("line 2: "),

@@ -11,13 +11,17 @@ mod actions;
 mod agents;
 mod asks;
 mod chains;
+mod durable;
 mod history;
 mod past;
 mod ends;
 mod events;
 mod placing;
 mod pools;
+mod resuming;
 mod slots;
+mod starting;
+mod stored;
 mod timers;
 mod view;
 mod workers;
@@ -25,6 +29,7 @@ mod workers;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
@@ -41,9 +46,13 @@ use timers::{Timer, Timers};
 use workers::{Drained, Worker};
 
 pub use actions::{Action, Note};
+pub use durable::{Change, NewEntry, Replay, Said, Start, Stored, Write};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
 pub use pools::Pooled;
+pub use resuming::{Back, Resumed};
+pub use starting::Loaded;
+pub use stored::Adopted;
 pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
 
@@ -79,6 +88,12 @@ pub struct Limits {
     pub unreleased: usize,
     /// What a run's journal may hold of its workers' entries.
     pub journal: journal::Limits,
+    /// Durable runs that have not ended.
+    pub durable_runs: usize,
+    /// What the journal of one may hold.
+    pub durable_journal: journal::Limits,
+    /// How long the worker of a durable run whose call is lost may take to come back.
+    pub reattach_window: Duration,
     /// How long an ended run is kept.
     pub ended_kept: Duration,
     /// Ended runs kept at most.
@@ -109,6 +124,18 @@ pub struct Core {
     timers: Timers,
     history: History,
     drained: Drained,
+    /// Durable runs that have not ended.
+    durable_runs: usize,
+    /// Those whose request was read and has not left.
+    read_ahead: usize,
+    /// Those of which a step could not be written: they are as they are on disk.
+    adrift: BTreeSet<RunId>,
+    /// Those whose worker was awaited after a restart.
+    restarted: u32,
+    /// When the store is tried again.
+    store_wake: Option<Instant>,
+    /// Until when nothing is read, because a read has failed.
+    reads_pause_until: Option<Instant>,
 }
 
 impl Core {
@@ -130,6 +157,12 @@ impl Core {
             timers: Timers::default(),
             history: History::default(),
             drained: Drained::default(),
+            durable_runs: 0,
+            read_ahead: 0,
+            adrift: BTreeSet::new(),
+            restarted: 0,
+            store_wake: None,
+            reads_pause_until: None,
         }
     }
 
@@ -156,12 +189,13 @@ impl Core {
     /// Applies one event; what to do is added to `actions`, in order.
     pub fn apply(&mut self, now: Instant, event: Event, actions: &mut Vec<Action>) {
         match event {
-            Event::Opened { slot, offer } => self.opened(now, slot, offer, actions),
+            Event::Opened { slot, offer, back } => self.opened(now, slot, offer, back, actions),
             Event::Frame { slot, frame } => self.frame(now, slot, frame, actions),
             Event::Lost { slot, why } => self.lost(now, slot, &why, actions),
             Event::Died { slot, failure } => self.died(now, slot, failure, actions),
             Event::Stopping { worker, rung } => self.stopping(now, worker, rung, actions),
             Event::Stopped { worker, proof } => self.stopped(now, worker, proof, actions),
+            Event::Remembered { agent } => self.remember_agent(now, agent),
             Event::Pooled { agent, pool } => self.pooled(now, &agent, pool, actions),
             Event::Released {
                 worker,
@@ -179,6 +213,16 @@ impl Core {
             } => {
                 self.ask(now, run, request, (terms, placing), actions);
             }
+            Event::Start {
+                run,
+                request,
+                terms,
+                placing,
+                start,
+            } => self.start(now, run, request, (terms, placing, start), actions),
+            Event::Stored { run, stored } => self.stored(now, run, stored, actions),
+            Event::Loaded { run, loaded } => self.loaded(now, run, loaded, actions),
+            Event::Adopt { run, adopted } => self.adopt(now, run, adopted, actions),
             Event::Read { run, seq, output } => {
                 if output {
                     self.run_apply(now, run, run::Event::OutputSeen, actions);
@@ -211,6 +255,8 @@ impl Core {
                 Timer::Run(run) => self.deadline_passed(now, run, actions),
                 Timer::Attempt(run) => self.attempt_timed_out(now, run, actions),
                 Timer::Retry(run) => self.backed_off(now, run, actions),
+                Timer::Reattach(run) => self.stays_away(now, run, actions),
+                Timer::Store => self.try_store(now, actions),
                 Timer::Slot(slot) => self.slot_tick(now, slot, actions),
                 Timer::Release(worker, delivery) => {
                     self.gave_up(now, worker, delivery, actions);
@@ -232,7 +278,12 @@ impl Core {
             .collect();
         queued.sort_unstable();
         for (_, run) in queued {
-            self.refuse(now, run, asks::shutting_down(), actions);
+            let waits = |entry: &RunEntry| entry.durable.as_ref().is_some_and(|it| it.is_made());
+            if self.runs.get(&run).is_some_and(|entry| waits(entry)) {
+                self.leave_on_disk(run);
+            } else {
+                self.refuse(now, run, asks::shutting_down(), actions);
+            }
         }
         self.slots_apply(now, slot::Event::ServerLeaving, actions);
     }

@@ -4,37 +4,46 @@
 //! over an await, and no action is performed under Core's lock.
 
 mod asking;
+mod durable;
 mod judging;
 mod notes;
 mod outbox;
+mod reading;
 mod slot_handle;
+mod storing;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ahash::AHashMap;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use uuid::Uuid;
 
 use crate::config::Limits;
-use crate::dispatch::{Action, AgentView, Chance, Core, Event, Note, Offer, Pooled, WorkerView};
-use crate::envelope::Answer;
+use crate::dispatch::{
+    Action, AgentView, Back, Chance, Core, Event, Note, Offer, Pooled, WorkerView, Write,
+};
+use crate::envelope::{Answer, Failure};
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::journal::Proof;
 use crate::pool::Rung;
 use crate::retry::{Policy, Waits};
 use crate::schema::Schemas;
+use crate::store::Store;
 
 use asking::Caller;
 use judging::Judges;
+use storing::Storage;
 
 pub use asking::{Asked, ManyAnswer, Tagged, Watch};
+pub use durable::{Followed, Resumes};
 pub use judging::Checked;
 pub use outbox::{Outbox, Outgoing, Undelivered};
 pub use slot_handle::{OfferSchemas, SlotHandle};
+pub use storing::{Recorded, Records};
 
 /// A harness's engine; cheap to clone.
 #[derive(Clone)]
@@ -45,6 +54,7 @@ struct Shared {
     started: Instant,
     started_at: SystemTime,
     limits: Limits,
+    storage: Option<Arc<Storage>>,
     schemas: Schemas,
     judges: Judges,
     next_slot: AtomicU64,
@@ -61,6 +71,12 @@ struct State {
     callers: AHashMap<RunId, Caller>,
     /// The bells of those who read journals.
     watches: AHashMap<RunId, watch::Sender<()>>,
+    /// Whoever started a durable run and is to be told.
+    starters: AHashMap<RunId, Starter>,
+    /// Whoever waits for the end of a durable run to be on disk.
+    deciders: AHashMap<RunId, Vec<Decider>>,
+    /// Steps that are decided and not handed over yet, in their order.
+    staged: Vec<Write>,
     /// When the timer task wakes next, while it sleeps.
     timer_at: Option<Instant>,
     leaving: bool,
@@ -72,15 +88,36 @@ enum Effect {
     Answer(Caller, RunId, Answer),
     Grew(watch::Sender<()>),
     Judge(Action),
+    Load(RunId, bool),
+    Reload(RunId),
+    Started(Starter, Result<RunId, Box<Failure>>),
+    Decided(Vec<Decider>, Option<Box<Failure>>),
     Note(Note),
 }
+
+type Starter = oneshot::Sender<Result<RunId, Box<Failure>>>;
+type Decider = oneshot::Sender<Option<Box<Failure>>>;
 
 impl Engine {
     /// An engine with nothing attached.
     #[must_use]
     pub fn new(limits: Limits) -> Self {
+        Self::make(limits, None)
+    }
+
+    /// An engine with nothing attached, which keeps durable runs in a store.
+    #[must_use]
+    pub fn with_store(limits: Limits, store: Arc<dyn Store>, records: Box<dyn Records>) -> Self {
+        Self::make(limits, Some(Arc::new(Storage::new(store, records))))
+    }
+
+    fn make(limits: Limits, storage: Option<Arc<Storage>>) -> Self {
         let now = Instant::now();
-        let core = Core::new(limits.core(), Box::new(Dice), now);
+        let mut rules = limits.core();
+        if storage.is_some() {
+            rules.agent_kept = limits.agent_kept_stored;
+        }
+        let core = Core::new(rules, Box::new(Dice), now);
         let schemas =
             Schemas::new(usize::try_from(limits.schema_bytes.as_u64()).unwrap_or(usize::MAX));
         Self(Arc::new(Shared {
@@ -88,6 +125,7 @@ impl Engine {
             started: now,
             started_at: SystemTime::now(),
             limits,
+            storage,
             schemas,
             judges: Judges::new(),
             next_slot: AtomicU64::new(1),
@@ -96,6 +134,9 @@ impl Engine {
                 outboxes: AHashMap::new(),
                 callers: AHashMap::new(),
                 watches: AHashMap::new(),
+                starters: AHashMap::new(),
+                deciders: AHashMap::new(),
+                staged: Vec::new(),
                 timer_at: None,
                 leaving: false,
             }),
@@ -135,10 +176,16 @@ impl Engine {
         self.lock().leaving
     }
 
-    /// Keeps the deadlines until `stop`. Exactly one task runs this.
+    /// Keeps the deadlines, and tells what is on disk, until `stop`. Exactly one task runs this.
     pub async fn run(&self, stop: CancellationToken) {
         loop {
             let moved = self.0.timer_moved.notified();
+            let stored = async {
+                match &self.0.storage {
+                    Some(storage) => storage.arrived().await,
+                    None => std::future::pending().await,
+                }
+            };
             let wake = {
                 let mut state = self.lock();
                 state.timer_at = state.core.next_wake();
@@ -153,6 +200,7 @@ impl Engine {
             tokio::select! {
                 () = due => self.apply(Event::Tick),
                 () = moved => {}
+                () = stored => self.tell_stored(),
                 () = stop.cancelled() => return,
             }
         }
@@ -161,9 +209,22 @@ impl Engine {
     /// Opens a slot for an accepted hello; what comes is put into `outbox`.
     #[must_use]
     pub fn open(&self, offer: Offer, outbox: Arc<Outbox>, schemas: OfferSchemas) -> SlotHandle {
+        self.open_again(offer, outbox, schemas, None)
+    }
+
+    /// [`Self::open`] for a worker that goes on with the work of a lost call.
+    #[must_use]
+    pub fn open_again(
+        &self,
+        offer: Offer,
+        outbox: Arc<Outbox>,
+        schemas: OfferSchemas,
+        back: Option<Back>,
+    ) -> SlotHandle {
         let slot = SlotId(self.0.next_slot.fetch_add(1, Ordering::Relaxed));
         let kept = outbox.clone();
-        self.apply_with(Event::Opened { slot, offer }, |state| {
+        self.keep_agent(&offer.agent);
+        self.apply_with(Event::Opened { slot, offer, back }, |state| {
             state.outboxes.insert(slot, kept);
         });
         // Condemned between its interning and now, it was not among those that were ended.
@@ -221,6 +282,14 @@ impl Engine {
     /// does not work on, nor says released for.
     pub fn undelivered(&self, request: Undelivered) {
         self.released(request.worker, request.delivery, request.lease);
+    }
+
+    /// Writes what is decided and takes nothing more.
+    pub async fn close_store(&self) {
+        if let Some(storage) = self.0.storage.clone() {
+            let closed = tokio::task::spawn_blocking(move || storage.store().close());
+            closed.await.expect("closing a store must not panic");
+        }
     }
 
     /// The agents of a namespace.
@@ -301,6 +370,7 @@ impl Engine {
             .into_iter()
             .filter_map(|action| state.address(action))
             .collect();
+        let writes = !state.staged.is_empty();
         let next = state.core.next_wake();
         let timer_is_late = match (next, state.timer_at) {
             (Some(next), Some(at)) => next < at,
@@ -312,6 +382,9 @@ impl Engine {
         }
         let idle = state.leaving && state.core.is_idle();
         drop(state);
+        if writes {
+            self.hand_over();
+        }
         if timer_is_late {
             self.0.timer_moved.notify_one();
         }
@@ -335,6 +408,15 @@ impl Engine {
                 Effect::Answer(caller, run, answer) => caller.answer(run, answer),
                 Effect::Grew(bell) => bell.send_modify(|()| {}),
                 Effect::Judge(action) => judgements.push(action),
+                Effect::Load(run, replayed) => self.read_request(run, replayed),
+                Effect::Reload(run) => self.read_again(run),
+                // Whoever has gone meanwhile need not be told.
+                Effect::Started(starter, started) => drop(starter.send(started)),
+                Effect::Decided(deciders, failure) => {
+                    for decider in deciders {
+                        drop(decider.send(failure.clone()));
+                    }
+                }
                 Effect::Note(note) => notes::log(&note),
             }
         }
@@ -364,7 +446,7 @@ impl State {
     /// Finds whom an action is for; none when that one is gone.
     fn address(&mut self, action: Action) -> Option<Effect> {
         match action {
-            Action::Welcome { slot }
+            Action::Welcome { slot, .. }
             | Action::Deliver { slot, .. }
             | Action::Acknowledge { slot, .. }
             | Action::Drain { slot, .. } => self
@@ -379,6 +461,20 @@ impl State {
                 .callers
                 .remove(&run)
                 .map(|caller| Effect::Answer(caller, run, answer)),
+            Action::Write(write) => {
+                self.staged.push(write);
+                None
+            }
+            Action::Load { run, replayed } => Some(Effect::Load(run, replayed)),
+            Action::Reload { run } => Some(Effect::Reload(run)),
+            Action::Started { run, started } => self
+                .starters
+                .remove(&run)
+                .map(|starter| Effect::Started(starter, started)),
+            Action::Decided { run, failure } => self
+                .deciders
+                .remove(&run)
+                .map(|deciders| Effect::Decided(deciders, failure)),
             Action::Grew { run } => self.watches.get(&run).cloned().map(Effect::Grew),
             Action::Judge { .. } => Some(Effect::Judge(action)),
             Action::Note(note) => Some(Effect::Note(note)),
@@ -389,13 +485,14 @@ impl State {
 /// Gives a request back that came after the end of its call.
 fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
     match action {
-        Action::Welcome { slot } => outbox.welcome(slot),
+        Action::Welcome { slot, resumed } => outbox.welcome(slot, resumed),
         Action::Deliver {
             worker,
             delivery,
             lease,
             request,
             deadline,
+            replay,
             ..
         } => {
             let to = Undelivered {
@@ -403,12 +500,20 @@ fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
                 delivery,
                 lease,
             };
-            return outbox.request(to, request, deadline);
+            return outbox.request(to, request, deadline, replay);
         }
         Action::Acknowledge { delivery, seq, .. } => outbox.acknowledge(delivery, seq),
         Action::Drain { reason, .. } => outbox.drain(reason),
         Action::End { end, .. } => outbox.end(end),
-        Action::Answer { .. } | Action::Grew { .. } | Action::Judge { .. } | Action::Note(_) => {}
+        Action::Answer { .. }
+        | Action::Write(_)
+        | Action::Load { .. }
+        | Action::Reload { .. }
+        | Action::Started { .. }
+        | Action::Decided { .. }
+        | Action::Grew { .. }
+        | Action::Judge { .. }
+        | Action::Note(_) => {}
     }
     None
 }

@@ -94,9 +94,29 @@ pub struct Request {
     pub parent: Option<Delivery>,
     /// How many runs stand above this one.
     pub depth: u32,
+    /// The caller's idempotency key, may be empty; none for interactive runs.
+    pub durable: Option<Arc<str>>,
 }
 
 impl Request {
+    /// What is kept of it while the rest is on disk.
+    #[must_use]
+    pub fn header(&self) -> Self {
+        Self {
+            agent: self.agent.clone(),
+            payload: Payload {
+                content_type: self.payload.content_type.clone(),
+                data: Bytes::new(),
+            },
+            metadata: HashMap::new(),
+            caller: self.caller.clone(),
+            trace: None,
+            parent: self.parent,
+            depth: self.depth,
+            durable: Some(Arc::default()),
+        }
+    }
+
     /// An upper bound of the encoded size of the frame that carries it, in bytes.
     #[must_use]
     pub fn frame_bytes(&self) -> u64 {
@@ -360,6 +380,7 @@ mod tests {
             trace: None,
             parent: None,
             depth: 0,
+            durable: None,
         };
         let least = request("a", "k", "1").frame_bytes();
         assert_eq!(request("abc", "k", "1").frame_bytes(), least + 2);

@@ -24,6 +24,8 @@ pub enum State {
     Queued,
     /// In a slot.
     Running(SlotId),
+    /// Its call is lost, and its worker may come back to it.
+    Away,
     /// It has its outcome; nothing changes it any more.
     Ended,
 }
@@ -73,6 +75,8 @@ pub enum Cause {
     NotAccepted,
     /// The worker gave the request back, or half-closed before it took it.
     Declined,
+    /// The harness was started anew and the worker did not come back in its window.
+    Restarted,
 }
 
 /// What happens to a run.
@@ -82,6 +86,10 @@ pub enum Event {
     Delivered(SlotId),
     /// The slot answered with a value.
     Replied(Payload),
+    /// Its call is lost, and its worker may come back.
+    Lost,
+    /// Its worker came back with another call.
+    Resumed(SlotId),
     /// The delivery ended without a value.
     Failed(Cause, Failure),
     /// A piece of its output has reached its caller.
@@ -139,6 +147,28 @@ impl Run {
         }
     }
 
+    /// A run that was made before, as it was left: `away` when an attempt was under way.
+    #[must_use]
+    pub fn restored(
+        id: RunId,
+        terms: Terms,
+        (attempt, counts, away): (Attempt, Counts, bool),
+        now: Instant,
+    ) -> Self {
+        Self {
+            state: if away { State::Away } else { State::Queued },
+            attempt,
+            counts,
+            ..Self::new(id, terms, now)
+        }
+    }
+
+    /// What counts so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
     /// Where it stands.
     #[must_use]
     pub fn state(&self) -> &State {
@@ -192,20 +222,36 @@ impl Run {
                 Next::Nothing
             }
             (State::Running(_), Event::Replied(value)) => self.end(Ok(value)),
-            (State::Running(_), Event::Failed(cause, failure)) => self.failed(cause, failure),
+            (State::Running(_), Event::Lost) => {
+                self.state = State::Away;
+                Next::Nothing
+            }
+            (State::Running(_) | State::Away, Event::Resumed(slot)) => {
+                self.state = State::Running(slot);
+                Next::Nothing
+            }
+            (State::Running(_) | State::Away, Event::Failed(cause, failure)) => {
+                self.failed(cause, failure)
+            }
             // It is in one slot at a time, and nothing ends a delivery that is not under way.
             (State::Running(_), Event::Delivered(_))
-            | (State::Queued, Event::Replied(_) | Event::Failed(..)) => Next::Nothing,
-            (State::Queued | State::Running(_), Event::OutputSeen) => {
+            | (State::Away, Event::Delivered(_) | Event::Replied(_) | Event::Lost)
+            | (
+                State::Queued,
+                Event::Replied(_) | Event::Failed(..) | Event::Lost | Event::Resumed(_),
+            ) => Next::Nothing,
+            (State::Queued | State::Running(_) | State::Away, Event::OutputSeen) => {
                 self.output_seen = true;
                 Next::Nothing
             }
-            (State::Queued | State::Running(_), Event::Refused(failure)) => self.end_with(failure),
-            (State::Queued | State::Running(_), Event::DeadlinePassed(place)) => {
+            (State::Queued | State::Running(_) | State::Away, Event::Refused(failure)) => {
+                self.end_with(failure)
+            }
+            (State::Queued | State::Running(_) | State::Away, Event::DeadlinePassed(place)) => {
                 let failure = Failure::new(Code::DeadlineExceeded, self.where_time_went(&place));
                 self.end_with(failure)
             }
-            (State::Queued | State::Running(_), Event::Cancelled(why)) => {
+            (State::Queued | State::Running(_) | State::Away, Event::Cancelled(why)) => {
                 self.end_with(Failure::new(Code::Cancelled, why))
             }
         }
@@ -215,7 +261,7 @@ impl Run {
         let spent = now.saturating_duration_since(self.since);
         match self.state {
             State::Queued => self.queued_for += spent,
-            State::Running(_) => self.ran_for += spent,
+            State::Running(_) | State::Away => self.ran_for += spent,
             State::Ended => {}
         }
         self.since = now;
@@ -238,6 +284,8 @@ impl Run {
                 self.counts.uncounted_in_row += 1;
                 self.counts.uncounted_in_row > self.terms.uncounted_max || self.output_seen
             }
+            // Not even in a row: it says nothing of the run.
+            Cause::Restarted => self.output_seen,
         };
         if !counts {
             self.state = State::Queued;
@@ -306,7 +354,7 @@ impl Run {
         let total = seconds(self.queued_for + self.ran_for);
         let queued = seconds(self.queued_for);
         match self.state {
-            State::Running(_) => format!(
+            State::Running(_) | State::Away => format!(
                 "deadline passed after {total}: {queued} queued, {} running: attempt {} {place}",
                 seconds(self.ran_for),
                 self.attempt

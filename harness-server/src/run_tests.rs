@@ -27,6 +27,8 @@ enum Cell {
     Nothing,
     /// Nothing follows, it runs.
     Runs,
+    /// Nothing follows, its worker may come back.
+    Away,
     /// It waits for a slot again, at once.
     Again,
     /// It waits for a slot again after the first back-off.
@@ -37,7 +39,7 @@ enum Cell {
     With(Code),
 }
 
-struct Row(&'static str, fn() -> Event, [Cell; 4]);
+struct Row(&'static str, fn() -> Event, [Cell; 5]);
 
 fn failed(cause: Cause) -> Event {
     failed_with(cause, Code::WorkerLost)
@@ -63,35 +65,45 @@ const BUSY: Cell = With(Code::Busy);
 const LATE: Cell = With(Code::DeadlineExceeded);
 const STOP: Cell = With(Code::Cancelled);
 
-/// The columns: queued; running the only attempt; running the first of three; ended.
-const COLUMNS: [&str; 4] = ["queued", "running 1 of 1", "running 1 of 3", "ended"];
+/// The columns: queued; running the only attempt; running the first of three; the same with its
+/// call lost; ended.
+const COLUMNS: [&str; 5] = [
+    "queued",
+    "running 1 of 1",
+    "running 1 of 3",
+    "away 1 of 3",
+    "ended",
+];
 
 #[rustfmt::skip]
 const TABLE: &[Row] = &[
-    //                                                                        queued   1 of 1   1 of 3   ended
-    Row("delivered",                || Event::Delivered(SLOT),               [Runs,    Nothing, Nothing, Nothing]),
-    Row("replied",                  || Event::Replied(Payload::default()),   [Nothing, Replies, Replies, Nothing]),
-    Row("agent error",              || agent_error(false),                   [Nothing, AGENT,   AGENT,   Nothing]),
-    Row("agent error, retryable",   || agent_error(true),                    [Nothing, AGENT,   Waits,   Nothing]),
+    //                                                                        queued   1 of 1   1 of 3   away     ended
+    Row("delivered",                || Event::Delivered(SLOT),               [Runs   , Nothing, Nothing, Nothing, Nothing]),
+    Row("replied",                  || Event::Replied(Payload::default()),   [Nothing, Replies, Replies, Nothing, Nothing]),
+    Row("agent error",              || agent_error(false),                   [Nothing, AGENT  , AGENT  , AGENT  , Nothing]),
+    Row("agent error, retryable",   || agent_error(true),                    [Nothing, AGENT  , Waits  , Waits  , Nothing]),
     Row("agent says invalid",       || failed_with(Cause::AgentError, Code::InvalidRequest),
-                                                                             [Nothing, With(Code::InvalidRequest), With(Code::InvalidRequest), Nothing]),
+                                                                             [Nothing, With(Code::InvalidRequest), With(Code::InvalidRequest), With(Code::InvalidRequest), Nothing]),
     Row("invalid reply",            || failed_with(Cause::InvalidReply, Code::InvalidReply),
-                                                                             [Nothing, INVAL,   Waits,   Nothing]),
+                                                                             [Nothing, INVAL  , Waits  , Waits  , Nothing]),
     Row("protocol violation",       || failed_with(Cause::ProtocolViolation, Code::ProtocolViolation),
-                                                                             [Nothing, BROKE,   Waits,   Nothing]),
+                                                                             [Nothing, BROKE  , Waits  , Waits  , Nothing]),
     Row("frame too large",          || failed_with(Cause::FrameTooLarge, Code::PayloadTooLarge),
-                                                                             [Nothing, LARGE,   LARGE,   Nothing]),
-    Row("lost",                     || failed(Cause::Lost),                  [Nothing, LOST,    Waits,   Nothing]),
-    Row("died",                     || failed(Cause::Died),                  [Nothing, LOST,    Waits,   Nothing]),
+                                                                             [Nothing, LARGE  , LARGE  , LARGE  , Nothing]),
+    Row("lost",                     || failed(Cause::Lost),                  [Nothing, LOST   , Waits  , Waits  , Nothing]),
+    Row("died",                     || failed(Cause::Died),                  [Nothing, LOST   , Waits  , Waits  , Nothing]),
     Row("attempt timeout",          || failed_with(Cause::AttemptTimeout, Code::AttemptTimeout),
-                                                                             [Nothing, SLOW,    Waits,   Nothing]),
-    Row("not accepted",             || failed(Cause::NotAccepted),           [Nothing, Again,   Again,   Nothing]),
-    Row("declined",                 || failed(Cause::Declined),              [Nothing, Again,   Again,   Nothing]),
-    Row("output seen",              || Event::OutputSeen,                    [Nothing, Nothing, Nothing, Nothing]),
+                                                                             [Nothing, SLOW   , Waits  , Waits  , Nothing]),
+    Row("not accepted",             || failed(Cause::NotAccepted),           [Nothing, Again  , Again  , Again  , Nothing]),
+    Row("declined",                 || failed(Cause::Declined),              [Nothing, Again  , Again  , Again  , Nothing]),
+    Row("restarted",                || failed(Cause::Restarted),             [Nothing, Again  , Again  , Again  , Nothing]),
+    Row("call lost",                || Event::Lost,                          [Nothing, Cell::Away, Cell::Away, Nothing, Nothing]),
+    Row("resumed",                  || Event::Resumed(SLOT),                 [Nothing, Runs   , Runs   , Runs   , Nothing]),
+    Row("output seen",              || Event::OutputSeen,                    [Nothing, Nothing, Nothing, Nothing, Nothing]),
     Row("refused",                  || Event::Refused(Failure::new(Code::Busy, "full")),
-                                                                             [BUSY,    BUSY,    BUSY,    Nothing]),
-    Row("deadline passed",          || Event::DeadlinePassed("here".into()), [LATE,    LATE,    LATE,    Nothing]),
-    Row("cancelled",                || Event::Cancelled("hung up".into()),   [STOP,    STOP,    STOP,    Nothing]),
+                                                                             [BUSY   , BUSY   , BUSY   , BUSY   , Nothing]),
+    Row("deadline passed",          || Event::DeadlinePassed("here".into()), [LATE   , LATE   , LATE   , LATE   , Nothing]),
+    Row("cancelled",                || Event::Cancelled("hung up".into()),   [STOP   , STOP   , STOP   , STOP   , Nothing]),
 ];
 
 fn terms(max_attempts: u32, now: Instant) -> Terms {
@@ -104,10 +116,13 @@ fn terms(max_attempts: u32, now: Instant) -> Terms {
 }
 
 fn run_in(column: &str, now: Instant) -> Run {
-    let max_attempts = if column == "running 1 of 3" { 3 } else { 1 };
+    let max_attempts = if column.ends_with("of 3") { 3 } else { 1 };
     let mut run = Run::new(ID, terms(max_attempts, now), now);
     if column != "queued" {
         run.apply(now, Event::Delivered(SLOT));
+    }
+    if column == "away 1 of 3" {
+        run.apply(now, Event::Lost);
     }
     if column == "ended" {
         run.apply(now, Event::Replied(Payload::default()));
@@ -119,6 +134,7 @@ fn standing(run: &Run) -> &'static str {
     match run.state() {
         State::Queued => "queued",
         State::Running(_) => "running",
+        State::Away => "away",
         State::Ended => "ended",
     }
 }
@@ -134,10 +150,11 @@ fn every_state_answers_every_event_as_the_table_says() {
             let (fits, then) = match (cell, &next) {
                 (Nothing, Next::Nothing) => (true, before),
                 (Runs, Next::Nothing) => (true, "running"),
+                (Cell::Away, Next::Nothing) => (true, "away"),
                 (Again, Next::Requeue) | (Waits, Next::BackOff(1, _)) => (true, "queued"),
                 (Replies, Next::Ended(Ok(_))) => (true, "ended"),
                 (With(code), Next::Ended(Err(failure))) => (failure.code == code, "ended"),
-                (Nothing | Runs | Again | Waits | Replies | With(_), _) => (false, ""),
+                (Nothing | Runs | Cell::Away | Again | Waits | Replies | With(_), _) => (false, ""),
             };
             assert!(fits, "{name}, {column}: {next:?} is not {cell:?}");
             assert_eq!(standing(&run), then, "{name}, {column}");
@@ -159,6 +176,9 @@ fn kind(event: &Event) -> &'static str {
         Event::Failed(Cause::AttemptTimeout, _) => "attempt timeout",
         Event::Failed(Cause::NotAccepted, _) => "not accepted",
         Event::Failed(Cause::Declined, _) => "declined",
+        Event::Failed(Cause::Restarted, _) => "restarted",
+        Event::Lost => "call lost",
+        Event::Resumed(_) => "resumed",
         Event::OutputSeen => "output seen",
         Event::Refused(_) => "refused",
         Event::DeadlinePassed(_) => "deadline passed",
@@ -168,7 +188,7 @@ fn kind(event: &Event) -> &'static str {
 
 #[test]
 fn the_table_has_every_event_and_every_cause() {
-    const KINDS: usize = 15;
+    const KINDS: usize = 18;
     let mut kinds: Vec<&str> = TABLE.iter().map(|Row(_, make, _)| kind(&make())).collect();
     kinds.sort_unstable();
     kinds.dedup();

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{Attempt, Cause, Code, Event, Failure, ID, Next, Payload, Run, SECOND, SLOT, State};
 
-const CAUSES: [Cause; 9] = [
+const CAUSES: [Cause; 10] = [
     Cause::AgentError,
     Cause::InvalidReply,
     Cause::ProtocolViolation,
@@ -14,6 +14,7 @@ const CAUSES: [Cause; 9] = [
     Cause::Died,
     Cause::NotAccepted,
     Cause::Declined,
+    Cause::Restarted,
 ];
 
 fn event(n: u8, cause: usize) -> Event {
@@ -28,6 +29,8 @@ fn event(n: u8, cause: usize) -> Event {
         }
         14 => Event::OutputSeen,
         15 => Event::Replied(Payload::default()),
+        20 => Event::Lost,
+        21 => Event::Resumed(SLOT),
         16 => Event::Refused(Failure::new(Code::Busy, "full")),
         17 => Event::DeadlinePassed(String::new()),
         _ => Event::Cancelled(String::new()),
@@ -46,6 +49,7 @@ fn walk(max_attempts: u32, steps: Vec<(u8, usize)>) {
             event,
             Event::Failed(Cause::NotAccepted | Cause::Declined, _)
         );
+        let restarted = matches!(event, Event::Failed(Cause::Restarted, _));
         seen |= matches!(event, Event::OutputSeen) && !ended;
         let next = run.apply(now, event);
         delivered += u32::from(taken);
@@ -57,6 +61,7 @@ fn walk(max_attempts: u32, steps: Vec<(u8, usize)>) {
         assert_eq!(run.next_delivery().attempt, Attempt(delivered + 1));
         match next {
             Next::Nothing => {}
+            Next::Requeue if restarted => {}
             Next::Requeue => {
                 in_a_row += 1;
                 assert!(
@@ -93,7 +98,7 @@ proptest! {
     #[test]
     fn a_run_counts_right_and_ends_once(
         max_attempts in 1..6_u32,
-        steps in prop::collection::vec((0..20_u8, 0..CAUSES.len()), 1..60),
+        steps in prop::collection::vec((0..22_u8, 0..CAUSES.len()), 1..60),
     ) {
         walk(max_attempts, steps);
     }

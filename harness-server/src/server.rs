@@ -1,5 +1,7 @@
 //! A whole harness: engine, listeners and services, from start to leaving in good order.
 
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -10,6 +12,7 @@ use crate::api::{self, Router};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::listener::{Address, ListenError, Listener};
+use crate::store::{Sqlite, Store, StoreError};
 use crate::supervisor::{self, Supervisor, SupervisorError};
 
 /// How long sessions and connections may take to end once they have been told to.
@@ -53,6 +56,24 @@ pub enum ServerError {
     /// A pool cannot be run as it is to be.
     #[error(transparent)]
     Pools(#[from] SupervisorError),
+    /// The store cannot be opened.
+    #[error("cannot open the store in {}", folder.display())]
+    Store {
+        /// Its folder.
+        folder: PathBuf,
+        /// Why.
+        source: StoreError,
+    },
+}
+
+/// Opens the store of a folder, which may take a while.
+async fn open(folder: PathBuf) -> Result<Arc<dyn Store>, ServerError> {
+    let path = folder.clone();
+    let opened = tokio::task::spawn_blocking(move || Sqlite::open(&path));
+    match opened.await.expect("opening a store must not panic") {
+        Ok(store) => Ok(Arc::new(store)),
+        Err(source) => Err(ServerError::Store { folder, source }),
+    }
 }
 
 impl Server {
@@ -63,6 +84,21 @@ impl Server {
     /// Which address cannot be listened on, or which setting of a pool cannot be given here, and
     /// what to do.
     pub async fn bind(config: Config) -> Result<Self, ServerError> {
+        let store = match config.data.clone() {
+            Some(folder) => Some(open(folder).await?),
+            None => None,
+        };
+        Self::bind_with(config, store).await
+    }
+
+    /// [`Self::bind`] with a store of the application's own, whatever the configuration says.
+    ///
+    /// # Errors
+    /// As [`Self::bind`].
+    pub async fn bind_with(
+        config: Config,
+        store: Option<Arc<dyn Store>>,
+    ) -> Result<Self, ServerError> {
         config.limits.check().map_err(ListenError::from)?;
         if config.listen.is_empty() {
             return Err(ListenError::Nowhere.into());
@@ -76,7 +112,13 @@ impl Server {
             .iter()
             .map(|listener| listener.name().to_owned())
             .collect();
-        let engine = Engine::new(config.limits);
+        let engine = match store {
+            Some(store) => {
+                let records = Box::new(api::WireRecords::default());
+                Engine::with_store(config.limits, store, records)
+            }
+            None => Engine::new(config.limits),
+        };
         let supervisor = Supervisor::new(engine.clone(), config.pools, config.guard).await?;
         let sessions = TaskTracker::new();
         let router = api::router(&engine, sessions.clone(), names, supervisor.handle());
@@ -118,6 +160,10 @@ impl Server {
             let (engine, ended) = (self.engine.clone(), ended.clone());
             async move { engine.run(ended).await }
         });
+        let stored = tokio::spawn({
+            let (engine, ended) = (self.engine.clone(), ended.clone());
+            async move { engine.run_store(ended).await }
+        });
         // It begins to leave with the engine, which ends what its processes have in hand.
         let pools = self.supervisor.run(accepted_until.clone());
         let pools = AbortOnDropHandle::new(tokio::spawn(pools));
@@ -144,6 +190,8 @@ impl Server {
             drop(tokio::time::timeout(END_TIMEOUT, tracker.wait()).await);
         }
         timer.await.expect("the timer must not panic");
+        stored.await.expect("reading the store must not panic");
+        self.engine.close_store().await;
         info!("left");
     }
 }

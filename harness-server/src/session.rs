@@ -15,7 +15,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_stream::{Stream, StreamExt};
 use tracing::{debug, info};
 
-use crate::engine::{Engine, OfferSchemas, Outbox, SlotHandle};
+use crate::engine::{Engine, OfferSchemas, Outbox, Resumes, SlotHandle};
 use crate::envelope::{Failure, Payload};
 use crate::ids::Delivery;
 use crate::slot::{End, EntryKind, Level, Refusal};
@@ -108,7 +108,8 @@ impl Session {
                 let interval = self.engine.limits().heartbeat_interval;
                 pump::pump(slot, inbound, heartbeats(level, interval)).await;
             }
-            Err(refusal) => self.refuse(refusal),
+            Err(End::Refused(refusal)) => self.refuse(refusal),
+            Err(end) => self.outbox.end(end),
         }
     }
 
@@ -129,29 +130,38 @@ impl Session {
         }
     }
 
-    async fn open(&self, hello: Hello) -> Result<SlotHandle, Refusal> {
-        let (mut offer, previous) = hello.accept(self.engine.limits(), &self.peer)?;
+    async fn open(&self, hello: Hello) -> Result<SlotHandle, End> {
+        let invalid = |message| End::Refused(Refusal::Invalid(message));
+        let (mut offer, previous) = hello
+            .accept(self.engine.limits(), &self.peer)
+            .map_err(End::Refused)?;
         let schemas = OfferSchemas {
             request: self
                 .engine
                 .intern(&offer.request_schema_text)
                 .await
-                .map_err(|error| Refusal::Invalid(format!("agent.request_schema: {error}")))?,
+                .map_err(|error| invalid(format!("agent.request_schema: {error}")))?,
             reply: self
                 .engine
                 .intern(&offer.reply_schema_text)
                 .await
-                .map_err(|error| Refusal::Invalid(format!("agent.reply_schema: {error}")))?,
-        };
-        let released = match previous {
-            Previous::None => None,
-            Previous::Released(delivery, lease) => Some((delivery, lease)),
-            Previous::Resume => return Err(Refusal::NotYours),
+                .map_err(|error| invalid(format!("agent.reply_schema: {error}")))?,
         };
         let worker = offer.worker;
+        let (released, back) = match previous {
+            Previous::None => (None, None),
+            Previous::Released(delivery, lease) => (Some((delivery, lease)), None),
+            Previous::Resume(delivery, lease) => {
+                match self.engine.resumes(worker, delivery, lease).await {
+                    Resumes::With(back) => (None, back),
+                    Resumes::Ends(end) => return Err(end),
+                }
+            }
+        };
         offer.request_schema = schemas.request.as_ref().map(|schema| schema.id());
         debug!(%worker, name = offer.info.name, agent = %offer.agent, "slot opens");
-        let slot = self.engine.open(offer, self.outbox.clone(), schemas);
+        let outbox = self.outbox.clone();
+        let slot = self.engine.open_again(offer, outbox, schemas, back);
         // After the slot is there, so that the worker is known without a break.
         if let Some((delivery, lease)) = released {
             self.engine.released(worker, delivery, lease);

@@ -126,6 +126,8 @@ pub enum Event {
     },
     /// The run in the slot was decided elsewhere.
     Over(Over),
+    /// What the worker wrote could not be written on.
+    StoreFailed,
     /// The harness is leaving; a request in hand may finish.
     ServerLeaving,
     /// The harness is leaving and waits no longer.
@@ -184,6 +186,15 @@ impl Slot {
             since: now,
             heard: now,
             answered: None,
+        }
+    }
+
+    /// A call that goes on with the work of a lost one, up to whose `last_seq` all was taken.
+    #[must_use]
+    pub fn resumed(level: Level, delivery: Delivery, last_seq: u64, now: Instant) -> Self {
+        Self {
+            state: State::Busy(Work::resumed(delivery, last_seq)),
+            ..Self::new(level, now)
         }
     }
 
@@ -306,6 +317,7 @@ impl Slot {
                 (Over::Cancelled, Some(held)) => self.end(End::Cancelled(held)),
                 (Over::DeadlineExceeded | Over::Cancelled, None) => Verdict::Fine,
             },
+            Event::StoreFailed => self.end(End::StoreFailed),
             Event::ServerLeaving => match &self.state {
                 State::Starting | State::Ready | State::StoppingIdle(_) => self.end(End::Leaving),
                 State::Busy(_) | State::StoppingBusy(_) => Verdict::Fine,

@@ -118,6 +118,7 @@ const BIG: Cell = Ends(|_| End::FrameTooLarge { bytes: 9, limit: 8 });
 const LATE: Cell = Ends(End::DeadlineExceeded);
 const CANCEL: Cell = Ends(End::Cancelled);
 const LEAVE: Cell = Ends(|_| End::Leaving);
+const STORE: Cell = Ends(|_| End::StoreFailed);
 
 const BOTH: &[Level] = &[Level::Minimal, Level::Full];
 const FULL: &[Level] = &[Level::Full];
@@ -206,6 +207,7 @@ const TABLE: &[Row] = &[
     Row("a frame too large",         BOTH, |_| Event::FrameTooLarge { bytes: 9, limit: 8 },[BIG,    BIG,    BIG,    BIG,    BIG,    BIG,    BIG]),
     Row("deadline of the run",       BOTH, |_| Event::Over(Over::DeadlineExceeded),       [Fine,    Fine,   LATE,   LATE,   LATE,   LATE,   Fine]),
     Row("the run is cancelled",      BOTH, |_| Event::Over(Over::Cancelled),              [Fine,    Fine,   CANCEL, CANCEL, CANCEL, CANCEL, Fine]),
+    Row("the store failed",          BOTH, |_| Event::StoreFailed,                        [STORE,   STORE,  STORE,  STORE,  STORE,  STORE,  STORE]),
     Row("the harness is leaving",    BOTH, |_| Event::ServerLeaving,                      [LEAVE,   LEAVE,  Fine,   Fine,   Fine,   Fine,   LEAVE]),
     Row("the harness leaves",        BOTH, |_| Event::ServerLeft,                         [LEAVE,   LEAVE,  LEAVE,  LEAVE,  LEAVE,  LEAVE,  LEAVE]),
     Row("tick, nothing due",         BOTH, |_| Event::Tick,                               [Fine,    Fine,   Fine,   Fine,   Fine,   Fine,   Fine]),
@@ -348,6 +350,7 @@ fn kind(event: &Event) -> &'static str {
         Event::FrameTooLarge { .. } => "frame too large",
         Event::Over(Over::DeadlineExceeded) => "deadline exceeded",
         Event::Over(Over::Cancelled) => "cancelled",
+        Event::StoreFailed => "store failed",
         Event::ServerLeaving => "server leaving",
         Event::ServerLeft => "server left",
         Event::Tick => "tick",
@@ -356,7 +359,7 @@ fn kind(event: &Event) -> &'static str {
 
 #[test]
 fn the_table_has_every_event_at_both_levels() {
-    const KINDS: usize = 16;
+    const KINDS: usize = 17;
     for level in BOTH {
         let mut kinds: Vec<&str> = TABLE
             .iter()

@@ -64,6 +64,10 @@ pub struct NewRun {
     pub start: Option<Stamp>,
     /// When it ends at the latest.
     pub deadline: Stamp,
+    /// Who asked.
+    pub caller: String,
+    /// How many runs stand above it.
+    pub depth: u32,
     /// The rest of what the caller asked for, encoded.
     pub options: Bytes,
     /// For lists.

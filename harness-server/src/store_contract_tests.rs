@@ -60,6 +60,8 @@ pub(super) fn run(at: u64) -> NewRun {
         created: Stamp(at as i64 * 1000),
         start: None,
         deadline: Stamp(i64::MAX),
+        caller: "anonymous".to_owned(),
+        depth: 3,
         options: Bytes::from_static(b"options"),
         labels: BTreeMap::new(),
     }

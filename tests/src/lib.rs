@@ -13,6 +13,7 @@
 //! - [`scripted`]: a harness that ends calls as the test says.
 //! - [`http2`]: frames by hand.
 //! - [`guarded`]: worker processes as pools start them, and finding what is left of them.
+//! - [`durable`]: durable runs over the bare wire.
 //! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
 //!
 //! ```no_run
@@ -26,6 +27,7 @@
 //! ```
 
 mod asker;
+pub mod durable;
 pub mod guarded;
 mod harness;
 pub mod http2;

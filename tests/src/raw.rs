@@ -1,6 +1,7 @@
 //! Bare protocol peers over the generated stubs, and a harness inside the test's own process.
 
 use std::future::Future;
+use std::sync::Arc;
 use std::time::Duration;
 
 use harness_proto::v1::admin_service_client::AdminServiceClient;
@@ -10,6 +11,7 @@ use harness_proto::v1::{
     self, AgentInfo, AskRequest, AttachRequest, AttachResponse, Hello, Payload, Reply, Request,
     RunOptions, WorkerInfo, attach_request, attach_response, reply,
 };
+use harness_server::store::Store;
 use harness_server::{Config, Limits, Server};
 use prost::Message;
 use tokio::sync::mpsc;
@@ -42,13 +44,20 @@ impl Embedded {
 
     /// Starts one with other limits.
     pub async fn with(limits: Limits) -> Self {
+        Self::storing(limits, None).await
+    }
+
+    /// Starts one with other limits and a store.
+    pub async fn storing(limits: Limits, store: Option<Arc<dyn Store>>) -> Self {
         let listen = vec!["127.0.0.1:0".to_owned()];
         let config = Config {
             listen,
             limits,
             ..Config::default()
         };
-        let server = Server::bind(config).await.expect("port 0 can be bound");
+        let server = Server::bind_with(config, store)
+            .await
+            .expect("port 0 can be bound");
         let address = server.addresses()[0].clone();
         let stop = CancellationToken::new();
         let task = tokio::spawn(server.run(stop.clone()));

@@ -14,7 +14,7 @@ use crate::config::Limits;
 use crate::dispatch::Placing;
 use crate::engine::Engine;
 use crate::envelope::{self, Caller, Code, Failure, Payload, Trace};
-use crate::ids::{AgentKey, Attempt, Delivery, RunId, is_valid_name};
+use crate::ids::{AgentKey, Delivery, is_valid_name};
 use crate::retry::{ATTEMPTS_MAX, Policy};
 use crate::run::Terms;
 
@@ -25,6 +25,9 @@ use super::{convert, deadline};
 
 /// Attempts of an ask that says nothing of retries.
 const ASK_ATTEMPTS: u32 = 1;
+
+/// Attempts of a durable run that says nothing of retries.
+pub(super) const START_ATTEMPTS: u32 = 3;
 
 /// Longest agent name an error repeats, in bytes.
 const NAME_BYTES: usize = 256;
@@ -71,6 +74,14 @@ pub(super) struct Admission {
     engine: Engine,
     hang_ups: Arc<HangUps>,
     once: Arc<Policy>,
+    thrice: Arc<Policy>,
+}
+
+/// What is asked for: an answer, or a durable run that begins after so long.
+#[derive(Clone, Copy)]
+pub(super) enum Wanted {
+    Answer,
+    Run(Duration),
 }
 
 impl Call {
@@ -103,6 +114,7 @@ impl Admission {
             engine,
             hang_ups: Arc::new(hang_ups),
             once: Arc::new(Policy::attempts(ASK_ATTEMPTS)),
+            thrice: Arc::new(Policy::attempts(START_ATTEMPTS)),
         }
     }
 
@@ -120,6 +132,16 @@ impl Admission {
 
     /// Checks an ask against the limits.
     pub(super) fn admit(&self, ask: Ask, call: Call) -> Result<Admitted, Box<Failure>> {
+        self.admit_as(Wanted::Answer, ask, call)
+    }
+
+    /// Checks what is asked for against the limits.
+    pub(super) fn admit_as(
+        &self,
+        wanted: Wanted,
+        ask: Ask,
+        call: Call,
+    ) -> Result<Admitted, Box<Failure>> {
         let now = Instant::now();
         if let Some(wait) = self.hang_ups.wait(now) {
             let message = "too many calls were hung up on: wait for answers, or set a timeout";
@@ -133,13 +155,21 @@ impl Admission {
         check_metadata(&options.metadata, limits)?;
         check_trace(options.trace.as_ref())?;
         let payload = checked_payload(ask.payload, limits)?;
-        let timeout = timeout(options.timeout.as_ref(), limits)?;
         let agent = AgentKey::new(&options.namespace, &ask.agent);
+        let (default, attempts, unsaid) = match wanted {
+            Wanted::Answer => (limits.default_timeout, ASK_ATTEMPTS, &self.once),
+            Wanted::Run(_) => (limits.durable_timeout, START_ATTEMPTS, &self.thrice),
+        };
+        let timeout = timeout(options.timeout.as_ref(), default, limits)?;
         let terms = Terms {
-            deadline: now + deadline::within(timeout, call.timeout),
+            deadline: match wanted {
+                Wanted::Answer => now + deadline::within(timeout, call.timeout),
+                // The run outlives the call that starts it.
+                Wanted::Run(begins_in) => now + begins_in + timeout,
+            },
             retry: match &options.retry_policy {
-                Some(policy) => Arc::new(policy_from_proto(policy)?),
-                None => self.once.clone(),
+                Some(policy) => Arc::new(policy_from_proto(policy, attempts)?),
+                None => unsaid.clone(),
             },
             uncounted_max: limits.uncounted_deliveries,
             poison_max: limits.poison,
@@ -160,6 +190,7 @@ impl Admission {
                 .or(call.trace),
             parent: options.parent.as_ref().map(parent).transpose()?,
             depth: 0,
+            durable: None,
         };
         Ok(Admitted {
             request,
@@ -189,7 +220,7 @@ impl Drop for CountHangUp {
     }
 }
 
-fn refused(message: impl Into<String>) -> Box<Failure> {
+pub(super) fn refused(message: impl Into<String>) -> Box<Failure> {
     Box::new(Failure::new(Code::InvalidRequest, message))
 }
 
@@ -251,9 +282,12 @@ fn placing(options: &relay::RunOptions, limits: &Limits) -> Result<Placing, Box<
     })
 }
 
-fn policy_from_proto(policy: &relay::RetryPolicy) -> Result<Policy, Box<Failure>> {
+pub(super) fn policy_from_proto(
+    policy: &relay::RetryPolicy,
+    attempts: u32,
+) -> Result<Policy, Box<Failure>> {
     let defaults = Policy::attempts(match policy.max_attempts {
-        0 => ASK_ATTEMPTS,
+        0 => attempts,
         attempts if attempts <= ATTEMPTS_MAX => attempts,
         attempts => {
             return Err(refused(format!(
@@ -294,15 +328,8 @@ fn policy_from_proto(policy: &relay::RetryPolicy) -> Result<Policy, Box<Failure>
 }
 
 fn parent(parent: &relay::AttemptRef) -> Result<Delivery, Box<Failure>> {
-    let run = parent
-        .run_id
-        .parse()
-        .map(RunId)
-        .map_err(|_| refused("options.parent.run_id must be the UUID of the run that asks"))?;
-    Ok(Delivery {
-        run,
-        attempt: Attempt(parent.attempt),
-    })
+    convert::delivery_from_proto(parent)
+        .ok_or_else(|| refused("options.parent.run_id must be the UUID of the run that asks"))
 }
 
 fn check_names(agent: &str, options: &relay::RunOptions) -> Result<(), Box<Failure>> {
@@ -354,10 +381,11 @@ fn check_metadata(metadata: &HashMap<String, String>, limits: &Limits) -> Result
 
 fn timeout(
     asked: Option<&prost_types::Duration>,
+    default: Duration,
     limits: &Limits,
 ) -> Result<Duration, Box<Failure>> {
     let Some(asked) = asked else {
-        return Ok(limits.default_timeout);
+        return Ok(default);
     };
     match convert::duration_from_proto(asked) {
         Some(timeout) if !timeout.is_zero() && timeout <= limits.max_timeout => Ok(timeout),

@@ -7,7 +7,8 @@ use prost::Message;
 use harness_proto::relay;
 
 use crate::envelope::{Code, Failure, MESSAGE_BYTES, Payload, Trace, beginning};
-use crate::ids::{Attempt, Delivery};
+use crate::ids::{Attempt, Delivery, RunId};
+use crate::store::{Entry, Stamp};
 
 /// Longest media type of a payload, in bytes.
 pub(super) const CONTENT_TYPE_BYTES: u64 = 256;
@@ -54,6 +55,42 @@ pub(super) fn delivery_to_proto(delivery: Delivery) -> relay::AttemptRef {
         run_id: delivery.run.to_string(),
         attempt: delivery.attempt.0,
     }
+}
+
+/// A delivery that is named; none when its run_id is no UUID.
+pub(super) fn delivery_from_proto(delivery: &relay::AttemptRef) -> Option<Delivery> {
+    Some(Delivery {
+        run: RunId(delivery.run_id.parse().ok()?),
+        attempt: Attempt(delivery.attempt),
+    })
+}
+
+/// An entry as the store has it.
+pub(super) fn entry_to_proto(entry: Entry) -> relay::JournalEntry {
+    relay::JournalEntry {
+        seq: entry.seq,
+        attempt: entry.attempt.0,
+        time: Some(stamp_to_proto(entry.time)),
+        entry: entry.content,
+    }
+}
+
+pub(super) fn stamp_to_proto(stamp: Stamp) -> prost_types::Timestamp {
+    const SECOND: i64 = 1_000_000;
+    let micros = i32::try_from(stamp.0.rem_euclid(SECOND)).unwrap_or_default();
+    prost_types::Timestamp {
+        seconds: stamp.0.div_euclid(SECOND),
+        nanos: micros * 1000,
+    }
+}
+
+/// An instant of the wire; none when it is malformed or out of the range of a store.
+pub(super) fn stamp_from_proto(stamp: &prost_types::Timestamp) -> Option<Stamp> {
+    let nanos = u32::try_from(stamp.nanos)
+        .ok()
+        .filter(|it| *it < 1_000_000_000)?;
+    let micros = stamp.seconds.checked_mul(1_000_000)?;
+    Some(Stamp(micros.checked_add(i64::from(nanos / 1000))?))
 }
 
 pub(super) fn duration_to_proto(duration: Duration) -> prost_types::Duration {

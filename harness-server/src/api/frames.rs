@@ -52,7 +52,7 @@ pub(super) fn decode_limit(limits: &Limits) -> usize {
 /// A frame for a worker, its time left measured now.
 pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> relay::AttachResponse {
     let frame = match frame {
-        Outgoing::Welcome(slot) => Out::Welcome(relay::Welcome {
+        Outgoing::Welcome(slot, resumed) => Out::Welcome(relay::Welcome {
             slot_id: slot.0,
             server_id: server_id.to_string(),
             heartbeat_interval: Some(convert::duration_to_proto(limits.heartbeat_interval)),
@@ -63,14 +63,26 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
                 entry_bytes: limits.entry_bytes.as_u64(),
             }),
             features: Vec::new(),
-            resume: None,
+            resume: resumed.map(|resumed| {
+                let deadline = resumed.deadline;
+                let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+                relay::Resumed {
+                    last_worker_seq: resumed.last_seq,
+                    time_left: left.map(convert::duration_to_proto),
+                }
+            }),
         }),
         Outgoing::Request {
             delivery,
             lease,
             request,
             deadline,
+            replay,
         } => {
+            let window = match &request.durable {
+                Some(_) => limits.reattach_window,
+                None => Duration::ZERO,
+            };
             let time_left = deadline.saturating_duration_since(Instant::now());
             Out::Request(relay::Request {
                 run_id: delivery.run.to_string(),
@@ -78,9 +90,9 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
                 lease: bytes::Bytes::copy_from_slice(&lease.0),
                 agent: request.agent.name.to_string(),
                 payload: Some(convert::payload_to_proto(request.payload.clone())),
-                durable: false,
+                durable: request.durable.is_some(),
                 time_left: Some(convert::duration_to_proto(time_left)),
-                reattach_window: Some(convert::duration_to_proto(Duration::ZERO)),
+                reattach_window: Some(convert::duration_to_proto(window)),
                 metadata: request.metadata.clone(),
                 caller: Some(relay::Caller {
                     subject: request.caller.subject.to_string(),
@@ -89,12 +101,15 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
                 parent: request.parent.map(convert::delivery_to_proto),
                 depth: request.depth,
                 trace: request.trace.as_ref().map(convert::trace_to_proto),
-                replay_entries: 0,
-                replay_bytes: 0,
-                idempotency_key: String::new(),
+                replay_entries: replay.as_ref().map_or(0, |replay| {
+                    u32::try_from(replay.entries.len()).unwrap_or(u32::MAX)
+                }),
+                replay_bytes: replay.as_ref().map_or(0, |replay| replay.bytes),
+                idempotency_key: request.durable.as_deref().unwrap_or_default().to_owned(),
                 max_reply_bytes: limits.payload_bytes.as_u64(),
             })
         }
+        Outgoing::Replayed(entry) => Out::Entry(convert::entry_to_proto(entry)),
         Outgoing::Appended(worker_seq) => Out::Appended(relay::Appended { worker_seq }),
         Outgoing::Drain(reason) => Out::Drain(relay::Drain {
             reason: reason.to_string(),
@@ -185,7 +200,10 @@ fn hello_from_proto(hello: relay::Hello) -> Hello {
                 let lease = Lease(<[u8; 16]>::try_from(&*work.lease).unwrap_or_default());
                 Previous::Released(delivery(&work.run_id, work.attempt), lease)
             }
-            Some(hello::Previous::Resume(_)) => Previous::Resume,
+            Some(hello::Previous::Resume(work)) => {
+                let lease = Lease(<[u8; 16]>::try_from(&*work.lease).unwrap_or_default());
+                Previous::Resume(delivery(&work.run_id, work.attempt), lease)
+            }
             None => Previous::None,
         },
     }

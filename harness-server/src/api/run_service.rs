@@ -1,5 +1,6 @@
 //! `RunService`: what applications ask. Checks what a caller may send, then the engine has it.
 
+use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use tonic::{Extensions, Request, Response, Status, Streaming};
@@ -8,13 +9,14 @@ use harness_proto::relay;
 use harness_proto::relay::run_service_server::RunService;
 
 use crate::dispatch::RunView;
-use crate::envelope::Code;
+use crate::envelope::{Code, Failure};
 use crate::ids::RunId;
+use crate::store::Record;
 
-use super::admission::{Admission, Ask, Call};
+use super::admission::{Admission, Admitted, Ask, Call};
 use super::status::{of_failure, refused};
 use super::streams::{self, Answers};
-use super::{convert, entries, many};
+use super::{convert, deadline, entries, many, starting};
 
 /// Initial metadata that names the run.
 const RUN_ID_HEADER: &str = "harness-run-id";
@@ -118,9 +120,33 @@ impl RunService for Runs {
 
     async fn start_run(
         &self,
-        _: Request<relay::StartRunRequest>,
+        request: Request<relay::StartRunRequest>,
     ) -> Result<Response<relay::StartRunResponse>, Status> {
-        Err(unserved("StartRun"))
+        let (metadata, extensions, asked) = request.into_parts();
+        let call = call_of(metadata, &extensions);
+        let patience = call.timeout.map(|left| deadline::within(left, Some(left)));
+        let started = async {
+            let (admitted, start) = starting::admit(&self.admission, asked, call)?;
+            let engine = self.admission.engine();
+            let Admitted {
+                request,
+                terms,
+                placing,
+            } = admitted;
+            let id = engine.start_run(request, terms, placing, start).await?;
+            let record = engine.record(id).await?;
+            starting::told(engine, record.ok_or_else(|| starting::gone(id))?).await
+        };
+        let started = match patience {
+            Some(patience) => timeout(patience, started).await.unwrap_or_else(|_| {
+                let message = "the store did not confirm the run in time; it may be made all the \
+                               same: ask again with the same idempotency_key";
+                Err(Box::new(Failure::new(Code::StoreUnavailable, message)))
+            }),
+            None => started.await,
+        };
+        let run = started.map_err(|failure| of_failure(&failure))?;
+        Ok(Response::new(relay::StartRunResponse { run: Some(run) }))
     }
 
     async fn get_run(
@@ -128,16 +154,19 @@ impl RunService for Runs {
         request: Request<relay::GetRunRequest>,
     ) -> Result<Response<relay::GetRunResponse>, Status> {
         let asked = request.get_ref();
-        let (id, view) = self.find(&asked.run_id, &asked.namespace)?;
-        let run = Some(entries::run_to_proto(self.admission.engine(), id, view));
+        let found = self.find(&asked.run_id, &asked.namespace).await?;
+        let run = Some(self.told(found).await?);
         Ok(Response::new(relay::GetRunResponse { run }))
     }
 
     async fn list_runs(
         &self,
-        _: Request<relay::ListRunsRequest>,
+        request: Request<relay::ListRunsRequest>,
     ) -> Result<Response<relay::ListRunsResponse>, Status> {
-        Err(unserved("ListRuns"))
+        let listed = starting::list(self.admission.engine(), request.into_inner()).await;
+        listed
+            .map(Response::new)
+            .map_err(|failure| of_failure(&failure))
     }
 
     async fn cancel_run(
@@ -146,14 +175,21 @@ impl RunService for Runs {
     ) -> Result<Response<relay::CancelRunResponse>, Status> {
         let asked = request.into_inner();
         let engine = self.admission.engine();
-        let (id, _) = self.find(&asked.run_id, &asked.namespace)?;
+        let found = self.find(&asked.run_id, &asked.namespace).await?;
         if asked.reason.len() > REASON_BYTES {
             let message = format!("reason has more than {REASON_BYTES} bytes");
             return Err(refused(Code::InvalidRequest, message));
         }
-        engine.cancel(id, "anonymous".into(), asked.reason);
-        let (id, view) = self.find(&asked.run_id, &asked.namespace)?;
-        let run = Some(entries::run_to_proto(engine, id, view));
+        match &found {
+            Found::Interactive(id, _) => engine.cancel(*id, "anonymous".into(), asked.reason),
+            Found::Durable(record) if record.state.is_ended() => {}
+            Found::Durable(record) => engine
+                .cancel_run(record.run.id, "anonymous".into(), asked.reason)
+                .await
+                .map_err(|failure| of_failure(&failure))?,
+        }
+        let found = self.find(&asked.run_id, &asked.namespace).await?;
+        let run = Some(self.told(found).await?);
         Ok(Response::new(relay::CancelRunResponse { run }))
     }
 
@@ -163,9 +199,18 @@ impl RunService for Runs {
     ) -> Result<Response<Self::WatchRunStream>, Status> {
         let asked = request.get_ref();
         let engine = self.admission.engine();
-        let (id, _) = self.find(&asked.run_id, &asked.namespace)?;
-        let watch = engine.watch(id).ok_or_else(|| not_found(&asked.run_id))?;
-        let entries = streams::watch(engine.clone(), watch, asked.from_seq, asked.include_stop);
+        let gone = || not_found(&asked.run_id);
+        let (from, include_stop) = (asked.from_seq, asked.include_stop);
+        let entries = match self.find(&asked.run_id, &asked.namespace).await? {
+            Found::Interactive(id, _) => {
+                let watch = engine.watch(id).ok_or_else(gone)?;
+                streams::watch(engine.clone(), watch, from, include_stop)
+            }
+            Found::Durable(record) => {
+                let followed = engine.follow(record.run.id, from).ok_or_else(gone)?;
+                streams::follow(engine.clone(), followed, include_stop)
+            }
+        };
         Ok(Response::new(entries))
     }
 }
@@ -173,9 +218,25 @@ impl RunService for Runs {
 /// Longest reason of a cancel, in bytes.
 const REASON_BYTES: usize = 1024;
 
+/// A run, wherever it is kept.
+enum Found {
+    Interactive(RunId, Box<RunView>),
+    Durable(Box<Record>),
+}
+
 impl Runs {
+    async fn told(&self, found: Found) -> Result<relay::Run, Status> {
+        let engine = self.admission.engine();
+        match found {
+            Found::Interactive(id, view) => Ok(entries::run_to_proto(engine, id, *view)),
+            Found::Durable(record) => starting::told(engine, *record)
+                .await
+                .map_err(|failure| of_failure(&failure)),
+        }
+    }
+
     /// A run of a namespace.
-    fn find(&self, run_id: &str, namespace: &str) -> Result<(RunId, RunView), Status> {
+    async fn find(&self, run_id: &str, namespace: &str) -> Result<Found, Status> {
         let id = run_id
             .parse()
             .map(RunId)
@@ -185,11 +246,16 @@ impl Runs {
         } else {
             namespace
         };
-        self.admission
-            .engine()
-            .run_view(id)
-            .filter(|view| &*view.agent.namespace == namespace)
-            .map(|view| (id, view))
+        let engine = self.admission.engine();
+        if let Some(view) = engine.run_view(id) {
+            let view = Some(view).filter(|view| &*view.agent.namespace == namespace);
+            let found = view.map(|view| Found::Interactive(id, Box::new(view)));
+            return found.ok_or_else(|| not_found(run_id));
+        }
+        let record = starting::find(engine, id, namespace).await;
+        record
+            .map_err(|failure| of_failure(&failure))?
+            .map(|record| Found::Durable(Box::new(record)))
             .ok_or_else(|| not_found(run_id))
     }
 }
@@ -211,11 +277,4 @@ fn header(run_id: &str) -> MetadataValue<Ascii> {
     // Kept out of the header tables of both ends: it never comes again.
     header.set_sensitive(true);
     header
-}
-
-pub(super) fn unserved(rpc: &str) -> Status {
-    refused(
-        Code::Unimplemented,
-        format!("this harness does not serve {rpc} yet"),
-    )
 }

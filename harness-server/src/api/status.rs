@@ -125,6 +125,16 @@ pub(super) fn of_end(end: &End) -> Option<Status> {
             "LEAVING",
             "the harness is shutting down: connect again with back-off".to_owned(),
         ),
+        End::StoreFailed => (
+            GrpcCode::Unavailable,
+            "STORE_UNAVAILABLE",
+            "what was sent is not on disk yet: connect again with back-off and resume".to_owned(),
+        ),
+        End::Superseded(named) => (
+            GrpcCode::Aborted,
+            "SUPERSEDED",
+            format!("{named} is over or has another call: stop the work, then say released"),
+        ),
         End::WrongAttempt { named, holds } => {
             let holds = match holds {
                 Some(held) => held.to_string(),

@@ -15,9 +15,10 @@ use harness_proto::relay::{
     self, ask_stream_response::Event as AskEvent, watch_run_response::Event as WatchEvent,
 };
 
-use crate::engine::{Asked, Engine, Watch};
+use crate::engine::{Asked, Engine, Followed, Watch};
 use crate::envelope::{Answer, Code};
 use crate::journal::{Content, Entry};
+use crate::store;
 
 use super::admission::CountHangUp;
 use super::{convert, entries, status};
@@ -174,6 +175,67 @@ fn reply(answer: Answer) -> Result<AskEvent, Status> {
             attempt: answer.attempt.0,
         })),
         Err(failure) => Err(status::of_failure(&failure)),
+    }
+}
+
+/// A durable run's journal under way.
+struct Following {
+    engine: Engine,
+    followed: Followed,
+    page: VecDeque<store::Entry>,
+    include_stop: bool,
+}
+
+/// The journal of a durable run from a number on; what is not on disk is not told.
+pub(super) fn follow(
+    engine: Engine,
+    followed: Followed,
+    include_stop: bool,
+) -> Answers<relay::WatchRunResponse> {
+    let following = Following {
+        engine,
+        followed,
+        page: VecDeque::new(),
+        include_stop,
+    };
+    Box::pin(unfold(following, |mut following| async move {
+        let event = following.next().await?;
+        let answer = event.map(|event| relay::WatchRunResponse { event: Some(event) });
+        Some((answer, following))
+    }))
+}
+
+impl Following {
+    async fn next(&mut self) -> Option<Result<WatchEvent, Status>> {
+        loop {
+            if let Some(entry) = self.page.pop_front() {
+                return Some(Ok(WatchEvent::Entry(convert::entry_to_proto(entry))));
+            }
+            let page = match self.followed.next().await {
+                Ok(page) => page,
+                Err(failure) => return Some(Err(status::of_failure(&failure))),
+            };
+            let head = page.head;
+            if head == 0 {
+                let message = "the run is not kept any longer";
+                return Some(Err(status::refused(Code::RunNotFound, message)));
+            }
+            self.page = page.entries.into();
+            if !self.page.is_empty() {
+                continue;
+            }
+            let stops = self.include_stop && self.engine.is_owed(self.followed.run());
+            if page.ended && !stops {
+                return None;
+            }
+            let quiet = sleep(self.engine.limits().stream_heartbeat);
+            tokio::select! {
+                () = self.followed.grown() => {}
+                () = quiet => {
+                    return Some(Ok(WatchEvent::Heartbeat(relay::StreamHeartbeat { head })));
+                }
+            }
+        }
     }
 }
 

@@ -93,7 +93,9 @@ impl CliError {
                 ListenError::Address(_) | ListenError::NotLoopback(_),
             )) => 2,
             Self::Server(ServerError::Pools(_)) => 2,
-            Self::Server(ServerError::Listen(_)) | Self::Demo(_) | Self::Io { .. } => 1,
+            Self::Server(ServerError::Listen(_) | ServerError::Store { .. })
+            | Self::Demo(_)
+            | Self::Io { .. } => 1,
             Self::Sdk(error) => exit_code_of(error),
             Self::Unreachable { .. } => 3,
             Self::Told(code) => *code,
@@ -108,6 +110,7 @@ impl CliError {
             Self::Config { .. } => "CONFIG",
             Self::Server(ServerError::Listen(_)) => "LISTEN",
             Self::Server(ServerError::Pools(_)) => "POOL",
+            Self::Server(ServerError::Store { .. }) => "STORE",
             Self::Sdk(error) => error.code_name(),
             Self::Unreachable { .. } => "UNREACHABLE",
             Self::Stopped { .. } => "STOPPED",

@@ -22,6 +22,7 @@ A flag wins over the configuration file; README.md tells what the file can say.
 Examples:
   harness serve
   harness serve --listen 127.0.0.1:0 --listen unix:/run/harness/harness.sock
+  harness serve --data /var/lib/harness
   harness serve --config harness.toml")]
 pub(super) struct Serve {
     /// Where to listen: host:port or unix:/absolute/path; may be given more than once
@@ -32,6 +33,10 @@ pub(super) struct Serve {
     /// A configuration file (TOML)
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+
+    /// The folder of the store, which keeps durable runs; made where there is none
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
 
     /// How many threads work; one is the fastest on up to two processors
     #[arg(long, value_name = "N", default_value = "1")]
@@ -73,6 +78,7 @@ impl Serve {
             config.listen = self.listen;
         }
         config.insecure |= self.insecure;
+        config.data = self.data.or(config.data);
         config.guard = Some(guardian());
         if config.listen.is_empty() {
             return Err(CliError::Usage(

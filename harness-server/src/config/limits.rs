@@ -70,6 +70,19 @@ pub struct Limits {
     pub journal_entries: usize,
     /// Their bytes, in memory. Default 1 MiB.
     pub journal_bytes: ByteSize,
+    /// Durable runs that have not ended, in all; beyond it StartRun is BUSY. Default 1,000,000.
+    pub durable_runs: usize,
+    /// The timeout of a durable run that sets none. Default 24 h.
+    #[serde(with = "humantime_serde")]
+    pub durable_timeout: Duration,
+    /// Bytes of workers' entries in the journal of a durable run. Default 64 MiB.
+    pub durable_journal_bytes: ByteSize,
+    /// How long the worker of a durable run whose call is lost may take to come back. Default 10 s.
+    #[serde(with = "humantime_serde")]
+    pub reattach_window: Duration,
+    /// How long a durable run is kept after its end. Default 7 days.
+    #[serde(with = "humantime_serde")]
+    pub retention: Duration,
     /// How long an ended interactive run is kept. Default 60 s.
     #[serde(with = "humantime_serde")]
     pub ended_kept: Duration,
@@ -85,6 +98,9 @@ pub struct Limits {
     /// How long an agent stays known after its last slot. Default 1 h.
     #[serde(with = "humantime_serde")]
     pub agent_kept: Duration,
+    /// The same where there is a store. Default 7 days.
+    #[serde(with = "humantime_serde")]
+    pub agent_kept_stored: Duration,
     /// Agents known at once. Default 10,000.
     pub agents: usize,
     /// Request schemas and receive limits, taken together, that the slots of one agent may differ
@@ -141,12 +157,18 @@ impl Default for Limits {
             unreleased: 10_000,
             journal_entries: 50_000,
             journal_bytes: ByteSize::mib(1),
+            durable_runs: 1_000_000,
+            durable_timeout: Duration::from_secs(24 * 60 * 60),
+            durable_journal_bytes: ByteSize::mib(64),
+            reattach_window: Duration::from_secs(10),
+            retention: Duration::from_secs(7 * 24 * 60 * 60),
             ended_kept: Duration::from_secs(60),
             ended_runs: 10_000,
             ended_bytes: ByteSize::mib(64),
             many_window: 256,
             stream_heartbeat: Duration::from_secs(15),
             agent_kept: Duration::from_secs(60 * 60),
+            agent_kept_stored: Duration::from_secs(7 * 24 * 60 * 60),
             agents: 10_000,
             agent_classes: 16,
             connecting_timeout: Duration::from_secs(10),
@@ -195,6 +217,12 @@ impl Limits {
                 entries: self.journal_entries,
                 bytes: usize::try_from(self.journal_bytes.as_u64()).unwrap_or(usize::MAX),
             },
+            durable_runs: self.durable_runs,
+            durable_journal: journal::Limits {
+                entries: self.journal_entries,
+                bytes: usize::try_from(self.durable_journal_bytes.as_u64()).unwrap_or(usize::MAX),
+            },
+            reattach_window: self.reattach_window,
             ended_kept: self.ended_kept,
             ended_runs: self.ended_runs,
             ended_bytes: usize::try_from(self.ended_bytes.as_u64()).unwrap_or(usize::MAX),
@@ -232,9 +260,13 @@ impl Limits {
             ("max_timeout", self.max_timeout, ms(1)),
             ("shutdown_grace", self.shutdown_grace, ms(0)),
             ("release_timeout", self.release_timeout, ms(1)),
+            ("durable_timeout", self.durable_timeout, ms(1)),
+            ("reattach_window", self.reattach_window, ms(0)),
+            ("retention", self.retention, ms(1)),
             ("ended_kept", self.ended_kept, ms(0)),
             ("stream_heartbeat", self.stream_heartbeat, ms(10)),
             ("agent_kept", self.agent_kept, ms(0)),
+            ("agent_kept_stored", self.agent_kept_stored, ms(0)),
             ("connecting_timeout", self.connecting_timeout, ms(0)),
             ("connecting_retry", self.connecting_retry, ms(1)),
             ("keepalive_interval", self.keepalive_interval, ms(10)),
@@ -267,11 +299,13 @@ impl Limits {
                 return wrong(key, format!("{value} must be {least} to {most}"));
             }
         }
-        if self.default_timeout > self.max_timeout {
-            return wrong(
-                "default_timeout",
-                "it must not be over max_timeout".to_owned(),
-            );
+        for (key, value) in [
+            ("default_timeout", self.default_timeout),
+            ("durable_timeout", self.durable_timeout),
+        ] {
+            if value > self.max_timeout {
+                return wrong(key, "it must not be over max_timeout".to_owned());
+            }
         }
         Ok(())
     }

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::envelope::{Answer, Request};
+use crate::envelope::{Answer, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
 use crate::slot;
+
+use super::durable::{Replay, Write};
+use super::resuming::Resumed;
 
 /// What to do about an event. Each names its slot and attempt, so a late one is harmless.
 #[derive(Debug)]
@@ -14,6 +17,8 @@ pub enum Action {
     Welcome {
         /// Which.
         slot: SlotId,
+        /// What it goes on with.
+        resumed: Option<Resumed>,
     },
     /// Send a request.
     Deliver {
@@ -29,6 +34,36 @@ pub enum Action {
         request: Arc<Request>,
         /// When the run ends.
         deadline: Instant,
+        /// Entries to send again with it.
+        replay: Option<Arc<Replay>>,
+    },
+    /// Write a step of a durable run, and tell.
+    Write(Write),
+    /// Read the request of a durable run, and tell.
+    Load {
+        /// The run.
+        run: RunId,
+        /// Whether its journal holds entries that go with it.
+        replayed: bool,
+    },
+    /// Once nothing of it is on its way to the disk, take a run in as it is there.
+    Reload {
+        /// The run.
+        run: RunId,
+    },
+    /// Tell whoever started a run: itself, the one that its key has, or why there is none.
+    Started {
+        /// The run.
+        run: RunId,
+        /// What to tell.
+        started: Result<RunId, Box<Failure>>,
+    },
+    /// Tell whoever waits for a durable run's end that it is on disk, or why it is not.
+    Decided {
+        /// The run.
+        run: RunId,
+        /// Why it is not.
+        failure: Option<Box<Failure>>,
     },
     /// Acknowledge appends.
     Acknowledge {

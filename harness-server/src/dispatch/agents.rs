@@ -36,7 +36,11 @@ pub(super) struct Agent {
     pub(super) ready: BTreeMap<u64, SlotId>,
     /// Waiting runs, the oldest first.
     pub(super) queue: BTreeMap<QueueKey, RunId>,
-    /// Of these, how many count against the limit of the queue.
+    /// Waiting durable runs, in the same order. Those of a priority come after the others of it.
+    pub(super) durable: BTreeMap<QueueKey, RunId>,
+    /// Durable runs of it that have not ended.
+    pub(super) durable_runs: usize,
+    /// Of those in `queue`, how many count against the limit of the queue.
     pub(super) waiting: usize,
     /// The offer of the slot attached last.
     pub(super) newest: Option<Arc<Offer>>,
@@ -59,7 +63,7 @@ impl Agent {
 
     /// Whether a run is in its queue, or backs off and comes back to it.
     pub(super) fn is_waited_for(&self) -> bool {
-        !self.queue.is_empty() || self.waiting > 0
+        !self.queue.is_empty() || self.waiting > 0 || self.durable_runs > 0
     }
 }
 
@@ -91,6 +95,26 @@ impl Core {
         if let Some(until) = agent.kept_until.take() {
             self.timers.clear(until, Timer::Agent(offer.agent.clone()));
         }
+    }
+
+    /// An agent was offered to the harness before this one.
+    pub(super) fn remember_agent(&mut self, now: Instant, key: AgentKey) {
+        if !self.has_room_for_agent(&key) {
+            return;
+        }
+        let until = now + self.limits.agent_kept;
+        let agent = self.agents.entry(key.clone()).or_default();
+        agent.offered = true;
+        if agent.classes.is_empty() && agent.kept_until.is_none() {
+            agent.kept_until = Some(until);
+            self.timers.set(until, Timer::Agent(key));
+        }
+    }
+
+    /// The agents that have slots.
+    pub fn attached_agents(&self) -> impl Iterator<Item = &AgentKey> {
+        let attached = self.agents.iter().filter(|(_, agent)| agent.slots() > 0);
+        attached.map(|(key, _)| key)
     }
 
     pub(super) fn leave_agent(&mut self, now: Instant, offer: &Offer) {
@@ -177,6 +201,9 @@ impl Core {
 
     /// Why a run waits, for the error that says where the time went.
     pub(super) fn why_waits(&self, entry: &RunEntry) -> String {
+        if entry.is_backing_off() && entry.run.attempt().0 == 0 {
+            return "waiting for its start_time".to_owned();
+        }
         if entry.is_backing_off() {
             return format!(
                 "waiting to be tried again after attempt {}",

@@ -11,6 +11,7 @@ use crate::journal::{Content, Ended, Journal};
 use crate::run::{self, Next, Run};
 use crate::slot;
 
+use super::durable::{Durable, Phase};
 use super::placing::Judgement;
 use super::{Action, Core, Placing, Timer};
 
@@ -45,6 +46,8 @@ pub(super) struct RunEntry {
     pub(super) paced: bool,
     /// Entries the caller of a paced run has not taken, and their worker_seq.
     pub(super) unread: VecDeque<(u64, u64)>,
+    /// What it has when it is durable.
+    pub(super) durable: Option<Box<Durable>>,
 }
 
 impl RunEntry {
@@ -71,29 +74,13 @@ impl Core {
         }
         let request = Arc::new(request);
         let key = request.agent.clone();
-        let order = (Reverse(placing.priority), self.next_order());
         self.timers.set(terms.deadline, Timer::Run(id));
-        self.runs.insert(
-            id,
-            Box::new(RunEntry {
-                run: Run::new(id, terms, now),
-                frame_bytes: request.frame_bytes(),
-                request,
-                selector: placing.selector,
-                order,
-                waiting: false,
-                avoid: None,
-                judgements: Vec::new(),
-                timer: None,
-                created: now,
-                journal: Journal::default(),
-                watchers: 0,
-                paced: placing.paced,
-                unread: VecDeque::new(),
-            }),
-        );
+        let wait_for_agent = placing.wait_for_agent;
+        let entry = self.run_entry(now, Run::new(id, terms, now), request, placing);
+        let order = entry.order;
+        self.runs.insert(id, Box::new(entry));
         self.note(now, whole(id), Content::RunStarted, actions);
-        if let Some(refusal) = self.refuse_ask(now, &key, parent, placing.wait_for_agent) {
+        if let Some(refusal) = self.refuse_ask(now, &key, parent, wait_for_agent) {
             return self.refuse(now, id, refusal, actions);
         }
         self.agents.entry(key).or_default().queue.insert(order, id);
@@ -101,7 +88,7 @@ impl Core {
     }
 
     /// Why this harness does not take an ask, if it does not.
-    fn refuse_ask(
+    pub(super) fn refuse_ask(
         &mut self,
         now: Instant,
         key: &AgentKey,
@@ -159,6 +146,7 @@ impl Core {
                 Some(held) => format!("on worker \"{}\"", held.offer.info.name),
                 None => "on a worker that is gone".to_owned(),
             },
+            run::State::Away => "on a worker whose call is lost".to_owned(),
             run::State::Queued | run::State::Ended => self.why_waits(entry),
         };
         let event = run::Event::DeadlinePassed(place);
@@ -176,10 +164,17 @@ impl Core {
     ) {
         let slot = match self.runs.get(&id).map(|entry| entry.run.state()) {
             Some(run::State::Running(slot)) => Some(*slot),
-            Some(run::State::Queued | run::State::Ended) | None => None,
+            Some(run::State::Queued | run::State::Away | run::State::Ended) | None => None,
         };
+        if let (Some(durable), slot::Over::Cancelled) = (self.durable_mut(id), over) {
+            // A row first and a signal second.
+            durable.over = slot.map(|slot| (slot, over));
+            return self.run_apply(now, id, event, actions);
+        }
         self.run_apply(now, id, event, actions);
-        if let Some(slot) = slot {
+        if let Some(slot) = slot
+            && self.holds(slot, id)
+        {
             self.slot_apply(now, slot, slot::Event::Over(over), actions);
         }
     }
@@ -213,7 +208,8 @@ impl Core {
                 | run::Cause::FrameTooLarge
                 | run::Cause::AttemptTimeout
                 | run::Cause::Lost
-                | run::Cause::Died => None,
+                | run::Cause::Died
+                | run::Cause::Restarted => None,
             };
         }
         self.run_apply(now, id, run::Event::Failed(cause, failure), actions);
@@ -225,24 +221,36 @@ impl Core {
             return;
         };
         entry.timer = None;
-        let run::State::Running(slot) = *entry.run.state() else {
-            return;
+        let slot = match *entry.run.state() {
+            run::State::Running(slot) => Some(slot),
+            run::State::Away => None,
+            run::State::Queued | run::State::Ended => return,
         };
-        let Some(held) = self.slots.get(&slot) else {
-            return;
+        let held = slot.and_then(|slot| self.slots.get(&slot));
+        let holder = entry.durable.as_ref().and_then(|durable| durable.holder);
+        let worker = match (held, holder) {
+            (Some(held), _) => held.offer.worker,
+            (None, Some(holder)) => holder.worker,
+            (None, None) => return,
+        };
+        let name = match held {
+            Some(held) => format!("worker \"{}\"", held.offer.info.name),
+            None => "a worker whose call is lost".to_owned(),
         };
         let message = format!(
-            "attempt {} on worker \"{}\" took longer than its timeout of {:?}",
+            "attempt {} on {name} took longer than its timeout of {:?}",
             entry.run.attempt(),
-            held.offer.info.name,
             entry.run.retry().attempt_timeout.unwrap_or_default()
         );
-        let worker = held.offer.worker;
         let failure = Failure::new(Code::AttemptTimeout, message);
         let cause = run::Cause::AttemptTimeout;
         self.delivery_failed(now, id, worker, cause, failure, actions);
-        let over = slot::Event::Over(slot::Over::DeadlineExceeded);
-        self.slot_apply(now, slot, over, actions);
+        if let Some(slot) = slot
+            && self.holds(slot, id)
+        {
+            let over = slot::Event::Over(slot::Over::DeadlineExceeded);
+            self.slot_apply(now, slot, over, actions);
+        }
     }
 
     /// A back-off is over: the run waits for a slot again.
@@ -264,19 +272,25 @@ impl Core {
             return;
         };
         let delivery = match entry.run.state() {
-            run::State::Running(_) => Some(entry.run.delivery()),
+            run::State::Running(_) | run::State::Away => Some(entry.run.delivery()),
             run::State::Queued | run::State::Ended => None,
         };
+        let is_durable = entry.durable.is_some();
         let failed = match &event {
             run::Event::Failed(_, failure) => Some(Arc::new(failure.clone())),
             run::Event::Replied(_)
             | run::Event::Delivered(_)
+            | run::Event::Lost
+            | run::Event::Resumed(_)
             | run::Event::OutputSeen
             | run::Event::Refused(_)
             | run::Event::DeadlinePassed(_)
             | run::Event::Cancelled(_) => None,
         };
         let next = entry.run.apply(now, event);
+        if is_durable {
+            return self.durable_next(now, id, (delivery, failed), next, actions);
+        }
         if let (Some(delivery), Next::Requeue | Next::BackOff(..)) = (delivery, &next) {
             entry.unread.clear();
             self.note(
@@ -297,6 +311,49 @@ impl Core {
                 self.back_off(now, id, retry, failure, actions);
             }
             Next::Ended(outcome) => self.ended(now, id, (delivery, failed), outcome, actions),
+        }
+    }
+
+    /// What follows for a durable run: it is written, and stands then.
+    fn durable_next(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        (delivery, failed): (Option<Delivery>, Option<Arc<Failure>>),
+        next: Next,
+        actions: &mut Vec<Action>,
+    ) {
+        let ends = !matches!(next, Next::Nothing);
+        if ends {
+            self.clear_away(id);
+            self.clear_timer(id);
+        }
+        match (next, delivery) {
+            (Next::Nothing, _) | (Next::Requeue | Next::BackOff(..), None) => {}
+            (Next::Requeue, Some(delivery)) => {
+                self.write_attempt_end(now, delivery, failed, None, actions);
+                self.requeue(now, id, actions);
+            }
+            (Next::BackOff(retry, failure), Some(delivery)) => {
+                let Some(entry) = self.runs.get(&id) else {
+                    return;
+                };
+                let until = now + self.chance.wait(entry.run.retry(), retry);
+                let has_time = until < entry.run.deadline();
+                let not_before = has_time.then_some(until);
+                self.write_attempt_end(now, delivery, failed, not_before, actions);
+                if !has_time {
+                    return self.refuse(now, id, failure, actions);
+                }
+                if let Some(entry) = self.runs.get_mut(&id) {
+                    let timer = Timer::Retry(id);
+                    entry.timer = Some((until, timer.clone()));
+                    self.timers.set(until, timer);
+                }
+            }
+            (Next::Ended(outcome), delivery) => {
+                self.write_end(now, id, (delivery, failed), outcome, actions);
+            }
         }
     }
 
@@ -345,18 +402,32 @@ impl Core {
         if !self.runs.contains_key(&id) {
             return;
         }
+        if let Some(durable) = self.durable_mut(id) {
+            if durable.cancel.is_none() && !matches!(durable.phase, Phase::Ending) {
+                durable.cancel = Some((who.clone(), why.clone()));
+            }
+        }
         let said = if why.is_empty() {
             String::new()
         } else {
             format!(": {why}")
         };
         let message = format!("cancelled by {who}{said}");
-        let content = Content::CancelRequested { who, why };
-        self.note(now, whole(id), content, actions);
+        if self.durable_mut(id).is_none() {
+            let content = Content::CancelRequested { who, why };
+            self.note(now, whole(id), content, actions);
+        }
         self.cancelled(now, id, message, actions);
     }
 
     fn requeue(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        if self.durable_mut(id).is_some() {
+            if self.leaving {
+                return self.leave_on_disk(id);
+            }
+            self.queue_durable(id);
+            return self.settle(now, id, actions);
+        }
         if self.leaving {
             return self.refuse(now, id, shutting_down(), actions);
         }
@@ -403,7 +474,7 @@ impl Core {
 }
 
 /// A run as a whole, for entries that are about no attempt.
-fn whole(run: RunId) -> Delivery {
+pub(super) fn whole(run: RunId) -> Delivery {
     Delivery {
         run,
         attempt: Attempt::default(),

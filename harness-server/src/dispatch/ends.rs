@@ -25,7 +25,11 @@ impl Core {
             let failure = Failure::new(Code::WorkerLost, message);
             let worker = entry.offer.worker;
             actions.push(failed(&entry, Some(delivery), &failure));
-            self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
+            if self.may_come_back(&entry, delivery) {
+                self.went_away(now, delivery.run, failure, actions);
+            } else {
+                self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
+            }
         }
         self.slot_is_gone(now, &entry.offer.agent, actions);
     }
@@ -83,8 +87,14 @@ impl Core {
         let worker = entry.offer.worker;
         let mut stopping = None;
         if let (Some(delivery), Some(lease), Some(code)) = (held, entry.lease, still_runs(end)) {
-            self.remember_unreleased(now, worker, delivery, lease, code);
-            stopping = Some(delivery);
+            let run = self.runs.get(&delivery.run);
+            // One that is not here any more is an ended one, if it is durable.
+            let is_durable = run.map_or_else(
+                || self.history.get(delivery.run).is_none(),
+                |run| run.durable.is_some(),
+            );
+            self.remember_unreleased(now, worker, (delivery, is_durable), lease, code);
+            stopping = Some((delivery, is_durable));
         }
         let Some(entry) = self.remove_slot(now, id) else {
             return;
@@ -99,8 +109,13 @@ impl Core {
         {
             actions.push(failed(&entry, held, failure));
         }
-        if let Some(Delivery { run, .. }) = held {
+        if let Some(delivery @ Delivery { run, .. }) = held {
+            let comes_back = is_lost(end) && self.may_come_back(&entry, delivery);
             match failure {
+                failure if comes_back => {
+                    let failure = failure.map_or_else(shutting_down, |(_, failure)| failure);
+                    self.went_away(now, run, failure, actions);
+                }
                 Some((cause, failure)) => {
                     self.delivery_failed(now, run, worker, cause, failure, actions);
                 }
@@ -109,9 +124,9 @@ impl Core {
                 None => {}
             }
         }
-        if let Some(delivery) = stopping {
+        if let Some(work) = stopping {
             let stopping = Content::AttemptStopping(Rung::CallEnded);
-            self.note(now, delivery, stopping, actions);
+            self.note_work(now, work, stopping, actions);
         }
         self.slot_is_gone(now, &entry.offer.agent, actions);
     }
@@ -177,7 +192,11 @@ fn end_of_delivery(end: &End, entry: &SlotEntry) -> Option<(Cause, Failure)> {
     let broke =
         |what: String| Failure::new(Code::ProtocolViolation, format!("worker \"{name}\" {what}"));
     Some(match end {
-        End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle => return None,
+        End::DeadlineExceeded(_)
+        | End::Cancelled(_)
+        | End::Idle
+        | End::StoreFailed
+        | End::Superseded(_) => return None,
         // A hello that is refused holds nothing; a slot is refused later for its schema.
         End::Refused(refusal) => (
             Cause::ProtocolViolation,
@@ -233,6 +252,30 @@ fn still_runs(end: &End) -> Option<Code> {
             Some(Code::ProtocolViolation)
         }
         End::FrameTooLarge { .. } => Some(Code::PayloadTooLarge),
-        End::Closed | End::Idle | End::HeartbeatsMissed | End::Leaving | End::Refused(_) => None,
+        End::Closed
+        | End::Idle
+        | End::HeartbeatsMissed
+        | End::Leaving
+        | End::StoreFailed
+        | End::Superseded(_)
+        | End::Refused(_) => None,
+    }
+}
+
+/// Whether the worker may go on after this end and come back.
+fn is_lost(end: &End) -> bool {
+    match end {
+        End::HeartbeatsMissed | End::Leaving | End::StoreFailed => true,
+        End::Closed
+        | End::Idle
+        | End::DeadlineExceeded(_)
+        | End::Cancelled(_)
+        | End::NotAccepted(_)
+        | End::WrongAttempt { .. }
+        | End::Violation(_)
+        | End::Broken(_)
+        | End::FrameTooLarge { .. }
+        | End::Superseded(_)
+        | End::Refused(_) => false,
     }
 }

@@ -11,7 +11,11 @@ use crate::journal::Proof;
 use crate::pool::Rung;
 use crate::{run, slot};
 
+use super::durable::{Start, Stored};
 use super::pools::Pooled;
+use super::resuming::Back;
+use super::starting::Loaded;
+use super::stored::Adopted;
 use super::workers::Offer;
 
 /// What happens.
@@ -23,6 +27,8 @@ pub enum Event {
         slot: SlotId,
         /// What it offers.
         offer: Offer,
+        /// The work of a lost call that it goes on with.
+        back: Option<Back>,
     },
     /// A frame came from a worker.
     Frame {
@@ -59,6 +65,11 @@ pub enum Event {
         /// How that came about.
         proof: Proof,
     },
+    /// An agent was known to the harness before this one.
+    Remembered {
+        /// The agent.
+        agent: AgentKey,
+    },
     /// A pool names an agent, or does so no more.
     Pooled {
         /// The agent.
@@ -85,6 +96,40 @@ pub enum Event {
         terms: run::Terms,
         /// Which slots it may go to, and when.
         placing: Placing,
+    },
+    /// Somebody starts a durable run.
+    Start {
+        /// The new run.
+        run: RunId,
+        /// What is asked, and of whom.
+        request: Request,
+        /// Its deadline and attempts.
+        terms: run::Terms,
+        /// Which slots it may go to.
+        placing: Placing,
+        /// What a durable run has beside.
+        start: Box<Start>,
+    },
+    /// A step of a durable run is on disk, or is not. Steps of a run come in their order.
+    Stored {
+        /// The run.
+        run: RunId,
+        /// What came of it.
+        stored: Stored,
+    },
+    /// The request of a durable run was read; none when it could not be.
+    Loaded {
+        /// The run.
+        run: RunId,
+        /// What was read.
+        loaded: Option<Box<Loaded>>,
+    },
+    /// A durable run is taken in as it is on disk; none when it is not there, or has ended.
+    Adopt {
+        /// The run.
+        run: RunId,
+        /// How it is.
+        adopted: Option<Box<Adopted>>,
     },
     /// The caller of a streamed ask has taken entries of its run's journal.
     Read {

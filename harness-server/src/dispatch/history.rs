@@ -103,15 +103,20 @@ impl Core {
         self.timers.set(at, Timer::History);
     }
 
-    /// What is known of a run.
+    /// What is known of an interactive run; of others the store knows.
     #[must_use]
     pub fn view_run(&self, now: Instant, id: RunId) -> Option<RunView> {
         if let Some(entry) = self.runs.get(&id) {
+            if entry.durable.is_some() {
+                return None;
+            }
             return Some(RunView {
                 agent: entry.request.agent.clone(),
                 state: match entry.run.state() {
                     run::State::Queued => RunState::Queued,
-                    run::State::Running(_) | run::State::Ended => RunState::Running,
+                    run::State::Running(_) | run::State::Away | run::State::Ended => {
+                        RunState::Running
+                    }
                 },
                 attempt: entry.run.attempt(),
                 created: entry.created,
@@ -134,7 +139,7 @@ impl Core {
         })
     }
 
-    /// A part of a run's journal; none when the run is not known.
+    /// A part of an interactive run's journal; none when the run is not known.
     #[must_use]
     pub fn read_journal(&self, id: RunId, from: u64, max: usize) -> Option<Reading> {
         if let Some(entry) = self.runs.get(&id) {
@@ -182,6 +187,9 @@ impl Core {
     ) {
         let id = delivery.run;
         let (journal, watchers) = match self.runs.get_mut(&id) {
+            Some(entry) if entry.durable.is_some() => {
+                return self.write_note(now, delivery, content, actions);
+            }
             Some(entry) => (&mut entry.journal, entry.watchers),
             None => match self.history.get_mut(id) {
                 Some(past) => {
@@ -212,13 +220,17 @@ impl Core {
         now: Instant,
         slot: SlotId,
         (delivery, worker_seq): (Delivery, u64),
-        encoded: bytes::Bytes,
+        (kind, encoded): (slot::EntryKind, bytes::Bytes),
         actions: &mut Vec<Action>,
     ) {
         let limits = self.limits.journal;
         let Some(entry) = self.runs.get_mut(&delivery.run) else {
             return;
         };
+        if entry.durable.is_some() {
+            let place = (delivery, worker_seq);
+            return self.take_durable(now, slot, place, (kind, encoded), actions);
+        }
         let seq = entry.journal.append(now, delivery.attempt, encoded, limits);
         let full = self
             .slots

@@ -9,10 +9,15 @@ use crate::run;
 use crate::slot;
 
 use super::agents::{Class, class_of, selects};
-use super::asks::{BUSY_RETRY, RunEntry};
+use super::asks::{BUSY_RETRY, QueueKey, RunEntry};
+use super::durable::Held;
+use super::slots::SlotEntry;
 use super::{Action, Core, Timer};
 
 const MIB: u64 = 1024 * 1024;
+
+/// Durable runs whose requests may be read before it is known whether a slot takes them.
+const READ_AHEAD: usize = 64;
 
 /// What a schema says of a request.
 #[derive(Debug)]
@@ -95,18 +100,52 @@ impl Core {
             return;
         };
         *judgement = refusal.map_or(Judgement::Takes, Judgement::Refuses);
+        let is_new = entry.durable.as_ref().is_some_and(|it| !it.is_made());
+        let is_durable = entry.durable.is_some();
+        let agent = entry.request.agent.clone();
         // One that backs off is settled when it comes back to the queue.
-        if matches!(entry.run.state(), run::State::Queued) && !entry.is_backing_off() {
+        if matches!(entry.run.state(), run::State::Queued) && (is_new || !entry.is_backing_off()) {
             self.settle(now, id, actions);
+        }
+        if is_durable {
+            // Others may be read now, too.
+            self.fill_ready(now, &agent, actions);
+        }
+    }
+
+    fn fill_ready(&mut self, now: Instant, agent: &AgentKey, actions: &mut Vec<Action>) {
+        let Some(agent) = self.agents.get(agent) else {
+            return;
+        };
+        let free: Vec<SlotId> = match agent.durable.is_empty() {
+            true => Vec::new(),
+            false => agent.ready.values().copied().collect(),
+        };
+        for slot in free {
+            if self
+                .slots
+                .get(&slot)
+                .is_some_and(|held| held.ready.is_some())
+            {
+                self.fill(now, slot, actions);
+            }
         }
     }
 
     /// Finds a queued run a free slot, or decides whether it may wait for one.
     pub(super) fn settle(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
-        if self.place(now, id, actions) {
+        let starts_later = self.runs.get(&id).is_some_and(|it| it.is_backing_off());
+        if !starts_later && self.place(now, id, actions) {
             return;
         }
-        if let Some(why) = self.crash_loop_of(id) {
+        let durable = self.durable_mut(id).map(|durable| durable.request);
+        // It is held against schemas when it is read for a slot.
+        if durable == Some(Held::OnDisk) {
+            return;
+        }
+        if durable.is_none()
+            && let Some(why) = self.crash_loop_of(id)
+        {
             return self.refuse(now, id, why, actions);
         }
         let Some(entry) = self.runs.get_mut(&id) else {
@@ -182,6 +221,9 @@ impl Core {
 
     /// Counts a run against the limits of the queue, or answers BUSY.
     fn wait(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        if self.durable_mut(id).is_some() {
+            return self.wait_durable(now, id, actions);
+        }
         let Some(entry) = self.runs.get(&id).filter(|entry| !entry.waiting) else {
             return;
         };
@@ -229,12 +271,20 @@ impl Core {
         let Some(agent) = self.agents.get(&held.offer.agent) else {
             return;
         };
-        let next = agent.queue.values().copied().find(|run| {
+        let takes = |(_, run): &(&QueueKey, &RunId)| {
             self.runs
                 .get(run)
                 .is_some_and(|entry| self.may_take(now, slot, entry))
-        });
-        if let Some(run) = next {
+        };
+        let next = agent.queue.iter().find(takes);
+        let durable = agent.durable.iter().find(takes);
+        let next = match (next, durable) {
+            // Somebody waits for it, so it goes before a durable one of its priority.
+            (Some(next), Some(durable)) if next.0.0 <= durable.0.0 => Some(next),
+            (next, None) => next,
+            (_, durable) => durable,
+        };
+        if let Some(run) = next.map(|(_, run)| *run) {
             self.deliver(now, slot, run, actions);
         }
     }
@@ -259,13 +309,50 @@ impl Core {
             return false;
         };
         // Past its deadline it would only cost the slot its call; the next tick answers it.
-        if now >= entry.run.deadline()
-            || entry.verdict(class_of(&held.offer)) != Verdict::Takes
-            || !selects(&entry.selector, &held.offer)
-        {
+        if now >= entry.run.deadline() || !selects(&entry.selector, &held.offer) {
+            return false;
+        }
+        let takes = match (&entry.durable, entry.verdict(class_of(&held.offer))) {
+            // Its request would come before the acknowledgement of the reply before.
+            (None, _) if held.owes.is_some() => false,
+            (Some(durable), verdict) if durable.request == Held::OnDisk => {
+                let judged = matches!(verdict, Verdict::Takes | Verdict::Unjudged(_));
+                judged && self.may_read() && self.may_replay(held, entry)
+            }
+            (Some(_), Verdict::Takes) => self.may_replay(held, entry),
+            (None, Verdict::Takes) => true,
+            (_, Verdict::Refused | Verdict::Awaited | Verdict::Unjudged(_)) => false,
+        };
+        if !takes {
             return false;
         }
         entry.avoid != Some(held.offer.worker) || !self.another_worker(held.offer.worker, entry)
+    }
+
+    /// Whether the request of one more durable run may be read.
+    fn may_read(&self) -> bool {
+        self.reads_pause_until.is_none() && self.read_ahead < READ_AHEAD
+    }
+
+    /// Whether a slot may be given the entries that go with a durable run's request. They go first
+    /// to the version of the agent that wrote them.
+    fn may_replay(&self, held: &SlotEntry, entry: &RunEntry) -> bool {
+        let durable = entry.durable.as_ref();
+        let Some(wrote) = durable.and_then(|durable| durable.replayed.as_ref()) else {
+            return true;
+        };
+        if held.slot.level() == slot::Level::Minimal {
+            return false;
+        }
+        held.started.version == **wrote
+            || !self.slots.values().any(|other| {
+                other.started.version == **wrote
+                    && other.offer.agent == held.offer.agent
+                    && other.slot.level() == slot::Level::Full
+                    && !other.slot.is_stopping()
+                    && !entry.verdict(class_of(&other.offer)).refuses()
+                    && selects(&entry.selector, &other.offer)
+            })
     }
 
     /// Whether a worker other than this one may come to take the run.
@@ -283,6 +370,10 @@ impl Core {
     }
 
     fn deliver(&mut self, now: Instant, slot: SlotId, id: RunId, actions: &mut Vec<Action>) {
+        let durable = self.runs.get(&id).map(|entry| entry.durable.is_some());
+        if durable == Some(true) {
+            return self.give_durable(now, slot, id, actions);
+        }
         self.leave_queue(id);
         self.no_longer_ready(slot);
         let Some(entry) = self.runs.get_mut(&id) else {
@@ -291,25 +382,48 @@ impl Core {
         let Some(held) = self.slots.get_mut(&slot) else {
             return;
         };
-        let delivery = entry.run.next_delivery();
         let lease: Lease = self.chance.lease();
+        let started = Content::AttemptStarted(held.started.clone());
+        held.lease = Some(lease);
+        let worker = held.offer.worker;
+        entry.run.apply(now, run::Event::Delivered(slot));
+        let delivery = entry.run.delivery();
+        let (request, bytes) = (entry.request.clone(), entry.frame_bytes);
+        let deadline = self.send(now, slot, id, bytes);
+        actions.push(Action::Deliver {
+            slot,
+            worker,
+            delivery,
+            lease,
+            request,
+            deadline,
+            replay: None,
+        });
+        self.note(now, delivery, started, actions);
+        self.arm(slot);
+    }
+
+    /// Puts a run into its slot, with so many bytes of frames; gives when its attempt ends at the
+    /// latest.
+    pub(super) fn send(&mut self, now: Instant, slot: SlotId, id: RunId, bytes: u64) -> Instant {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return now;
+        };
         let accept_timeout = self.limits.accept_timeout
             + self
                 .limits
                 .accept_timeout_per_mib
-                .mul_f64(entry.frame_bytes as f64 / MIB as f64);
-        let started = Content::AttemptStarted(held.started.clone());
-        held.lease = Some(lease);
-        let worker = held.offer.worker;
-        held.slot.apply(
-            now,
-            &self.limits.slot,
-            slot::Event::Assigned {
-                delivery,
-                accept_timeout,
-            },
-        );
-        entry.run.apply(now, run::Event::Delivered(slot));
+                .mul_f64(bytes as f64 / MIB as f64);
+        if let Some(held) = self.slots.get_mut(&slot) {
+            held.slot.apply(
+                now,
+                &self.limits.slot,
+                slot::Event::Assigned {
+                    delivery: entry.run.delivery(),
+                    accept_timeout,
+                },
+            );
+        }
         let attempt_ends = entry
             .run
             .retry()
@@ -320,19 +434,10 @@ impl Core {
             entry.timer = Some((at, timer.clone()));
             self.timers.set(at, timer);
         }
-        actions.push(Action::Deliver {
-            slot,
-            worker,
-            delivery,
-            lease,
-            request: entry.request.clone(),
-            deadline: entry
-                .run
-                .deadline()
-                .min(attempt_ends.unwrap_or(entry.run.deadline())),
-        });
-        self.note(now, delivery, started, actions);
-        self.arm(slot);
+        entry
+            .run
+            .deadline()
+            .min(attempt_ends.unwrap_or(entry.run.deadline()))
     }
 
     pub(super) fn leave_queue(&mut self, id: RunId) {
@@ -342,7 +447,11 @@ impl Core {
         let Some(agent) = self.agents.get_mut(&entry.request.agent) else {
             return;
         };
-        agent.queue.remove(&entry.order);
+        if entry.durable.is_some() {
+            agent.durable.remove(&entry.order);
+        } else {
+            agent.queue.remove(&entry.order);
+        }
         if entry.waiting {
             entry.waiting = false;
             agent.waiting -= 1;

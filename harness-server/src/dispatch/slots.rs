@@ -7,12 +7,14 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::envelope::{Code, Failure};
-use crate::ids::{Delivery, Lease, SlotId};
+use crate::ids::{Delivery, Lease, RunId, SlotId};
 use crate::journal::Started;
 use crate::run::{self, Cause};
 use crate::slot::{self, End, Level, Refusal, Slot, Verdict};
 
 use super::agents::class_of;
+use super::durable::Reply as Owed;
+use super::resuming::{Back, Resumed};
 use super::workers::Offer;
 use super::{Action, Core, Frame, Note, Reply, Timer};
 
@@ -25,6 +27,11 @@ pub(super) struct SlotEntry {
     pub(super) lease: Option<Lease>,
     /// What journals say of it.
     pub(super) started: Arc<Started>,
+    /// The durable run whose next attempt it gets, once that is on disk.
+    pub(super) kept_for: Option<RunId>,
+    /// The durable work whose reply is not on disk yet; its acknowledgement comes before another
+    /// request.
+    pub(super) owes: Option<Delivery>,
     /// Its key in its agent's free slots.
     pub(super) ready: Option<u64>,
     /// What its timer is set to.
@@ -37,9 +44,14 @@ impl Core {
         now: Instant,
         id: SlotId,
         offer: Offer,
+        back: Option<Back>,
         actions: &mut Vec<Action>,
     ) {
-        if let Some(end) = self.refuse_offer(&offer) {
+        let refused = self.refuse_offer(&offer).or_else(|| match back {
+            Some(Back::Resume(delivery, lease)) => self.may_resume(&offer, delivery, lease).err(),
+            Some(Back::Replied(..)) | None => None,
+        });
+        if let Some(end) = refused {
             actions.push(Action::End { slot: id, end });
             return;
         }
@@ -55,21 +67,54 @@ impl Core {
             slot: id,
             version: offer.version.clone(),
         });
-        let slot = Slot::new(offer.level, now);
+        let (slot, lease, resumed) = self.slot_of(now, id, &offer, back, actions);
         let entry = SlotEntry {
             slot,
             offer,
-            lease: None,
+            lease,
             started,
+            kept_for: None,
+            owes: None,
             ready: None,
             timer: None,
         };
         self.slots.insert(id, Box::new(entry));
-        actions.push(Action::Welcome { slot: id });
+        actions.push(Action::Welcome { slot: id, resumed });
         self.slot_apply(now, id, slot::Event::Welcomed, actions);
         self.arm(id);
         if first_of_class {
             self.judge_waiting(now, id, actions);
+        }
+    }
+
+    /// The slot of a new call, with the work that its worker goes on with.
+    fn slot_of(
+        &mut self,
+        now: Instant,
+        id: SlotId,
+        offer: &Offer,
+        back: Option<Back>,
+        actions: &mut Vec<Action>,
+    ) -> (Slot, Option<Lease>, Option<Resumed>) {
+        let new = Slot::new(offer.level, now);
+        match back {
+            None => (new, None, None),
+            Some(Back::Replied(delivery, last_seq)) => {
+                let deadline = None;
+                let resumed = Resumed {
+                    delivery,
+                    last_seq,
+                    deadline,
+                };
+                (new, None, Some(resumed))
+            }
+            Some(Back::Resume(delivery, lease)) => match self.resume(now, id, delivery, actions) {
+                Some((resumed, taken)) => {
+                    let slot = Slot::resumed(offer.level, delivery, taken, now);
+                    (slot, Some(lease), Some(resumed))
+                }
+                None => (new, None, None),
+            },
         }
     }
 
@@ -121,6 +166,7 @@ impl Core {
         frame: Frame,
         actions: &mut Vec<Action>,
     ) {
+        let mut seq = 0;
         let (event, reply) = match frame {
             Frame::Heartbeat(named) => (slot::Event::Heartbeat(named), None),
             Frame::Append {
@@ -141,9 +187,10 @@ impl Core {
             }
             Frame::Reply {
                 delivery,
-                seq,
+                seq: reply_seq,
                 reply,
             } => {
+                seq = reply_seq;
                 let declined = matches!(reply, Reply::Declined);
                 (
                     slot::Event::Reply {
@@ -170,6 +217,7 @@ impl Core {
         let name = &entry.offer.info.name;
         match (verdict, reply) {
             (Verdict::Answered(delivery), Some(reply)) => {
+                self.owe(id, delivery, seq);
                 self.answered(now, id, delivery, reply, actions);
             }
             (Verdict::Declined(delivery), _) => {
@@ -204,7 +252,7 @@ impl Core {
             acknowledged,
         };
         match entry.slot.apply(now, &self.limits.slot, event) {
-            Verdict::Take => self.take(now, id, (delivery, seq), encoded, actions),
+            Verdict::Take => self.take(now, id, (delivery, seq), (kind, encoded), actions),
             verdict @ (Verdict::Fine
             | Verdict::Free
             | Verdict::AcknowledgeAgain(_)
@@ -283,11 +331,12 @@ impl Core {
             && let Some(delivery) = held.slot.delivery()
         {
             // What a slow caller has not read stays unacknowledged, however often it comes.
-            let unread = self
-                .runs
-                .get(&delivery.run)
-                .and_then(|run| run.unread.front());
+            let run = self.runs.get(&delivery.run);
+            let unread = run.and_then(|run| run.unread.front());
             let seq = unread.map_or(seq, |(_, first)| first - 1);
+            // Nor is what is on its way to the disk there yet.
+            let durable = run.and_then(|run| run.durable.as_ref());
+            let seq = durable.map_or(seq, |durable| seq.min(durable.written));
             if seq > 0 {
                 actions.push(Action::Acknowledge {
                     slot: id,
@@ -295,6 +344,27 @@ impl Core {
                     seq,
                 });
             }
+        }
+    }
+
+    /// A reply to durable work is acknowledged once it is on disk.
+    fn owe(&mut self, id: SlotId, delivery: Delivery, seq: u64) {
+        let Some(entry) = self.runs.get_mut(&delivery.run) else {
+            return;
+        };
+        let Some(durable) = &mut entry.durable else {
+            return;
+        };
+        durable.taken = seq;
+        durable.reply = Some(Owed {
+            slot: id,
+            delivery,
+            seq,
+        });
+        if let Some(held) = self.slots.get_mut(&id)
+            && held.slot.level() == Level::Full
+        {
+            held.owes = Some(delivery);
         }
     }
 
@@ -324,8 +394,12 @@ impl Core {
     }
 
     /// A slot holds no request any more: it gets the next one, or leaves.
-    fn freed(&mut self, now: Instant, id: SlotId, actions: &mut Vec<Action>) {
+    pub(super) fn freed(&mut self, now: Instant, id: SlotId, actions: &mut Vec<Action>) {
         if self.leaving {
+            // What it owes is written first, so that its acknowledgement comes before the end.
+            if self.slots.get(&id).is_some_and(|held| held.owes.is_some()) {
+                return self.arm(id);
+            }
             return self.slot_apply(now, id, slot::Event::ServerLeaving, actions);
         }
         self.arm(id);

@@ -7,6 +7,7 @@ mod samples;
 mod chains;
 mod deadlines;
 mod drains;
+mod durable;
 mod frames;
 mod hang_ups;
 mod histories;
@@ -73,6 +74,7 @@ struct World {
     now: Instant,
     next_slot: u64,
     next_run: u128,
+    next_durable: u128,
     answers: HashMap<RunId, Answer>,
 }
 
@@ -91,6 +93,7 @@ impl World {
             now,
             next_slot: 0,
             next_run: 0,
+            next_durable: 0,
             answers: HashMap::new(),
         }
     }
@@ -112,7 +115,7 @@ impl World {
     fn attach(&mut self, offer: Offer) -> SlotId {
         let (slot, actions) = self.attach_and_see(offer);
         assert!(
-            matches!(actions[..], [Action::Welcome { slot: welcomed }, ..] if welcomed == slot),
+            matches!(actions[..], [Action::Welcome { slot: welcomed, .. }, ..] if welcomed == slot),
             "{actions:?}"
         );
         slot
@@ -121,7 +124,8 @@ impl World {
     fn attach_and_see(&mut self, offer: Offer) -> (SlotId, Vec<Action>) {
         self.next_slot += 1;
         let slot = SlotId(self.next_slot);
-        (slot, self.apply(Event::Opened { slot, offer }))
+        let back = None;
+        (slot, self.apply(Event::Opened { slot, offer, back }))
     }
 
     fn ask(&mut self, agent: &str) -> RunId {

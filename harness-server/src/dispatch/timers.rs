@@ -17,6 +17,10 @@ pub(super) enum Timer {
     Attempt(RunId),
     /// The end of a back-off.
     Retry(RunId),
+    /// The end of waiting for the worker of a lost call.
+    Reattach(RunId),
+    /// The next try of the store.
+    Store,
     /// A slot's next rule.
     Slot(SlotId),
     /// The end of waiting for a released.

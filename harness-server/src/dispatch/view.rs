@@ -133,7 +133,11 @@ impl Core {
             slots: self.slots.len(),
             ready: self.agents.values().map(|agent| agent.ready.len()).sum(),
             runs: self.runs.len(),
-            queued: self.agents.values().map(|agent| agent.queue.len()).sum(),
+            queued: self
+                .agents
+                .values()
+                .map(|agent| agent.queue.len() + agent.durable.len())
+                .sum(),
             waiting: self.agents.values().map(|agent| agent.waiting).sum(),
             queued_bytes: self.queued_bytes,
             agents: self.agents.len(),
@@ -181,7 +185,7 @@ impl Core {
                     slots_ready: 0,
                     slots_busy: 0,
                     slots_other: 0,
-                    queued: count(agent.queue.len()),
+                    queued: count(agent.queue.len() + agent.durable.len()),
                     workers: 0,
                     unreleased: 0,
                 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use bytes::Bytes;
 
 use crate::envelope::Code;
-use crate::ids::{AgentKey, Delivery, Lease, SchemaId, SlotId, WorkerId};
+use crate::ids::{AgentKey, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
 use crate::journal::{Content, Proof};
 use crate::pool::Rung;
 use crate::slot::{self, Level};
@@ -100,6 +100,7 @@ impl Drained {
 #[derive(Debug)]
 pub(super) struct Unreleased {
     pub(super) delivery: Delivery,
+    pub(super) is_durable: bool,
     pub(super) lease: Lease,
     pub(super) code: Code,
     pub(super) since: Instant,
@@ -137,7 +138,7 @@ impl Core {
         &mut self,
         now: Instant,
         worker: WorkerId,
-        delivery: Delivery,
+        (delivery, is_durable): (Delivery, bool),
         lease: Lease,
         code: Code,
     ) {
@@ -147,6 +148,7 @@ impl Core {
         if let Some(entry) = self.workers.get_mut(&worker) {
             entry.unreleased.push(Unreleased {
                 delivery,
+                is_durable,
                 lease,
                 code,
                 since: now,
@@ -175,7 +177,15 @@ impl Core {
                 .iter()
                 .find(|held| held.delivery == delivery && held.lease == lease)
         });
-        let Some(since) = held.map(|held| held.since) else {
+        let Some((since, is_durable)) = held.map(|held| (held.since, held.is_durable)) else {
+            if self.gives_up_resuming(now, (worker, delivery, lease), actions) {
+                let took = std::time::Duration::ZERO;
+                return Note::Released {
+                    worker,
+                    delivery,
+                    took,
+                };
+            }
             return Note::ReleasedUnknown { worker, delivery };
         };
         self.timers.clear(
@@ -186,7 +196,7 @@ impl Core {
         let took = now.saturating_duration_since(since);
         let proof = Proof::Released;
         let stopped = Content::AttemptStopped { proof, took };
-        self.note(now, delivery, stopped, actions);
+        self.note_work(now, (delivery, is_durable), stopped, actions);
         Note::Released {
             worker,
             delivery,
@@ -208,10 +218,10 @@ impl Core {
         let mut held = Vec::new();
         for work in &mut entry.unreleased {
             work.rung = (rung, now);
-            held.push(work.delivery);
+            held.push((work.delivery, work.is_durable));
         }
-        for delivery in held {
-            self.note(now, delivery, Content::AttemptStopping(rung), actions);
+        for work in held {
+            self.note_work(now, work, Content::AttemptStopping(rung), actions);
         }
     }
 
@@ -226,19 +236,19 @@ impl Core {
         let Some(entry) = self.workers.get(&worker) else {
             return;
         };
-        let held: Vec<(Delivery, Instant)> = entry
+        let held: Vec<(Delivery, bool, Instant)> = entry
             .unreleased
             .iter()
-            .map(|work| (work.delivery, work.since))
+            .map(|work| (work.delivery, work.is_durable, work.since))
             .collect();
-        for (delivery, since) in held {
+        for (delivery, is_durable, since) in held {
             let timer = Timer::Release(worker, delivery);
             self.timers
                 .clear(since + self.limits.release_timeout, timer);
             self.forget_unreleased(worker, delivery);
             let took = now.saturating_duration_since(since);
             let stopped = Content::AttemptStopped { proof, took };
-            self.note(now, delivery, stopped, actions);
+            self.note_work(now, (delivery, is_durable), stopped, actions);
         }
     }
 
@@ -250,10 +260,35 @@ impl Core {
         delivery: Delivery,
         actions: &mut Vec<Action>,
     ) {
+        let unreleased = self.workers.get(&worker).map(|worker| &*worker.unreleased);
+        let mut unreleased = unreleased.unwrap_or_default().iter();
+        let is_durable = unreleased.any(|held| held.delivery == delivery && held.is_durable);
         self.forget_unreleased(worker, delivery);
         let (proof, took) = (Proof::GaveUp, self.limits.release_timeout);
         let stopped = Content::AttemptStopped { proof, took };
-        self.note(now, delivery, stopped, actions);
+        self.note_work(now, (delivery, is_durable), stopped, actions);
+    }
+
+    /// Adds what became of an attempt's work to its run's journal, wherever that is.
+    pub(super) fn note_work(
+        &mut self,
+        now: Instant,
+        (delivery, is_durable): (Delivery, bool),
+        content: Content,
+        actions: &mut Vec<Action>,
+    ) {
+        match is_durable {
+            true => self.write_note(now, delivery, content, actions),
+            false => self.note(now, delivery, content, actions),
+        }
+    }
+
+    /// Whether a worker still owes a released for a run.
+    #[must_use]
+    pub fn is_owed(&self, run: RunId) -> bool {
+        let mut workers = self.workers.values();
+        self.unreleased > 0
+            && workers.any(|worker| worker.unreleased.iter().any(|it| it.delivery.run == run))
     }
 
     /// An operator wants a worker to finish, leave and not come back.

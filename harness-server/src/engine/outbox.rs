@@ -8,15 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
+use crate::dispatch::{Replay, Resumed};
 use crate::envelope::Request;
 use crate::ids::{Delivery, Lease, SlotId, WorkerId};
 use crate::slot::End;
+use crate::store::Entry;
 
 /// A frame for a worker.
 #[derive(Debug)]
 pub enum Outgoing {
-    /// The answer to its hello.
-    Welcome(SlotId),
+    /// The answer to its hello, and the work it goes on with.
+    Welcome(SlotId, Option<Resumed>),
     /// A request.
     Request {
         /// Under which number.
@@ -27,7 +29,11 @@ pub enum Outgoing {
         request: Arc<Request>,
         /// When the run ends.
         deadline: Instant,
+        /// The entries that follow, if any do.
+        replay: Option<Arc<Replay>>,
     },
+    /// An entry that follows a request.
+    Replayed(Entry),
     /// Appends up to this worker_seq are acknowledged.
     Appended(u64),
     /// The harness is there.
@@ -55,9 +61,14 @@ pub struct Outbox {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    welcome: Option<SlotId>,
+    welcome: Option<(SlotId, Option<Resumed>)>,
     welcomed: bool,
     request: Option<Outgoing>,
+    /// The entries that follow it, and how many of them have been written.
+    replay: Option<(Arc<Replay>, usize)>,
+    /// Up to what the request before is acknowledged, which is written before this one.
+    appended_before: Option<u64>,
+    is_durable: bool,
     /// The newest request, until it is known that the transport has let go of it.
     undelivered: Option<Undelivered>,
     appended: Option<u64>,
@@ -73,12 +84,20 @@ struct Waiting {
 }
 
 impl Outbox {
-    /// Welcomes the slot.
-    pub fn welcome(&self, slot: SlotId) {
-        self.put(|waiting| waiting.welcome = Some(slot));
+    /// Welcomes the slot, with the work it goes on with.
+    pub fn welcome(&self, slot: SlotId, resumed: Option<Resumed>) {
+        self.put(|waiting| {
+            if let Some(resumed) = &resumed {
+                waiting.newest = Some(resumed.delivery);
+                waiting.is_durable = true;
+                waiting.appended_written = resumed.last_seq;
+            }
+            waiting.welcome = Some((slot, resumed));
+        });
     }
 
-    /// Sends a request. What was still to be acknowledged of the one before is answered by it.
+    /// Sends a request. What was still to be acknowledged of the one before is answered by it, or
+    /// comes before it where that means that it is on disk.
     /// Gives the request back when the call is over: its end may come here first.
     #[must_use]
     pub fn request(
@@ -86,6 +105,7 @@ impl Outbox {
         to: Undelivered,
         request: Arc<Request>,
         deadline: Instant,
+        replay: Option<Arc<Replay>>,
     ) -> Option<Undelivered> {
         let mut late = None;
         self.put(|waiting| {
@@ -94,7 +114,13 @@ impl Outbox {
                 return;
             }
             waiting.newest = Some(to.delivery);
-            waiting.appended = None;
+            if let Some(seq) = waiting.appended.take()
+                && waiting.is_durable
+            {
+                waiting.appended_before = Some(seq);
+            }
+            waiting.is_durable = request.durable.is_some();
+            waiting.replay = replay.clone().map(|replay| (replay, 0));
             waiting.appended_written = 0;
             waiting.undelivered = Some(to);
             waiting.request = Some(Outgoing::Request {
@@ -102,6 +128,7 @@ impl Outbox {
                 lease: to.lease,
                 request,
                 deadline,
+                replay,
             });
         });
         late
@@ -153,6 +180,8 @@ impl Outbox {
         let waiting = self.lock();
         let frames = waiting.welcome.is_some()
             || waiting.request.is_some()
+            || waiting.replay.is_some()
+            || waiting.appended_before.is_some()
             || waiting.appended.is_some()
             || waiting.heartbeat
             || waiting.drain.is_some();
@@ -263,16 +292,26 @@ impl Waiting {
     }
 
     fn take(&mut self) -> Option<Outgoing> {
-        if let Some(slot) = self.welcome.take() {
+        if let Some((slot, resumed)) = self.welcome.take() {
             self.welcomed = true;
-            return Some(Outgoing::Welcome(slot));
+            return Some(Outgoing::Welcome(slot, resumed));
         }
         // A request that another thread placed may be put here before the welcome of its slot is.
         if !self.welcomed {
             return None;
         }
+        if let Some(seq) = self.appended_before.take() {
+            return Some(Outgoing::Appended(seq));
+        }
         if let Some(request) = self.request.take() {
             return Some(request);
+        }
+        if let Some((replay, written)) = self.replay.take()
+            && let Some(entry) = replay.entries.get(written)
+        {
+            let entry = entry.clone();
+            self.replay = Some((replay, written + 1));
+            return Some(Outgoing::Replayed(entry));
         }
         if let Some(seq) = self.appended.take() {
             self.appended_written = seq;
@@ -323,8 +362,12 @@ mod tests {
             trace: None,
             parent: None,
             depth: 0,
+            durable: None,
         };
-        (to, outbox.request(to, Arc::new(request), Instant::now()))
+        (
+            to,
+            outbox.request(to, Arc::new(request), Instant::now(), None),
+        )
     }
 
     #[test]
@@ -352,7 +395,7 @@ mod tests {
     fn a_request_is_undelivered_until_the_transport_has_let_go_of_it() {
         let handed_over = || {
             let outbox = Outbox::default();
-            outbox.welcome(SlotId(1));
+            outbox.welcome(SlotId(1), None);
             assert!(next(&outbox).is_ready(), "the welcome");
             let (to, _) = put_request(&outbox);
             outbox.let_go();
@@ -375,7 +418,7 @@ mod tests {
     #[test]
     fn an_acknowledgement_that_comes_late_says_nothing_of_the_next_request() {
         let outbox = Outbox::default();
-        outbox.welcome(SlotId(1));
+        outbox.welcome(SlotId(1), None);
         let delivery = put_request(&outbox).0.delivery;
         let earlier = Delivery {
             attempt: Attempt(9),
@@ -391,10 +434,10 @@ mod tests {
         let outbox = Outbox::default();
         outbox.heartbeat();
         assert!(next(&outbox).is_pending());
-        outbox.welcome(SlotId(1));
+        outbox.welcome(SlotId(1), None);
         assert!(matches!(
             next(&outbox),
-            Poll::Ready(Some(Ok(Outgoing::Welcome(_))))
+            Poll::Ready(Some(Ok(Outgoing::Welcome(..))))
         ));
         assert!(matches!(
             next(&outbox),
@@ -409,7 +452,7 @@ mod tests {
     #[test]
     fn acknowledgements_and_heartbeats_are_said_once() {
         let outbox = Outbox::default();
-        outbox.welcome(SlotId(1));
+        outbox.welcome(SlotId(1), None);
         let delivery = put_request(&outbox).0.delivery;
         for seq in 1..=5 {
             outbox.acknowledge(delivery, seq);
@@ -417,7 +460,7 @@ mod tests {
         }
         assert!(matches!(
             next(&outbox),
-            Poll::Ready(Some(Ok(Outgoing::Welcome(_))))
+            Poll::Ready(Some(Ok(Outgoing::Welcome(..))))
         ));
         assert!(matches!(
             next(&outbox),
@@ -439,7 +482,7 @@ mod tests {
     #[test]
     fn the_end_overtakes_and_is_said_once() {
         let outbox = Outbox::default();
-        outbox.welcome(SlotId(1));
+        outbox.welcome(SlotId(1), None);
         outbox.end(End::Leaving);
         outbox.end(End::Idle);
         assert!(matches!(

@@ -63,7 +63,7 @@ pub enum Previous {
     /// The work the harness cancelled has stopped.
     Released(Delivery, Lease),
     /// It broke and the work goes on.
-    Resume,
+    Resume(Delivery, Lease),
 }
 
 impl Hello {

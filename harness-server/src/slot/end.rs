@@ -21,6 +21,10 @@ pub enum End {
     HeartbeatsMissed,
     /// The harness is leaving.
     Leaving,
+    /// The store could not take what the worker wrote.
+    StoreFailed,
+    /// A newer call has the work, or a later attempt exists.
+    Superseded(Delivery),
     /// A frame named a request this call does not hold.
     WrongAttempt {
         /// What the frame named.

@@ -48,6 +48,14 @@ impl Work {
         }
     }
 
+    /// The work of a lost call, which its worker has shown to have.
+    pub(super) fn resumed(delivery: Delivery, last_seq: u64) -> Self {
+        Self {
+            last_seq,
+            ..Self::new(delivery, Acceptance::Given)
+        }
+    }
+
     pub(super) fn place(&self, seq: u64) -> Place {
         let expected = self.last_seq + 1;
         if seq == expected {

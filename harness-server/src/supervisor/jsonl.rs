@@ -157,7 +157,11 @@ impl Session {
                 call.leaving = true;
                 self.left(call).await
             }
-            Outgoing::Welcome(_) | Outgoing::Appended(_) | Outgoing::Heartbeat => Flow::On,
+            // Entries are sent again to full level workers only.
+            Outgoing::Welcome(..)
+            | Outgoing::Replayed(_)
+            | Outgoing::Appended(_)
+            | Outgoing::Heartbeat => Flow::On,
         }
     }
 
@@ -343,12 +347,20 @@ impl Session {
             self.engine.undelivered(undelivered);
         }
         let why = match end {
-            End::DeadlineExceeded(_) | End::Cancelled(_) | End::NotAccepted(_) if idle => {
+            End::DeadlineExceeded(_)
+            | End::Cancelled(_)
+            | End::NotAccepted(_)
+            | End::StoreFailed
+            | End::Superseded(_)
+                if idle =>
+            {
                 return Flow::Again;
             }
-            End::DeadlineExceeded(_) | End::Cancelled(_) | End::NotAccepted(_) => {
-                Detached::Cancelled
-            }
+            End::DeadlineExceeded(_)
+            | End::Cancelled(_)
+            | End::NotAccepted(_)
+            | End::StoreFailed
+            | End::Superseded(_) => Detached::Cancelled,
             End::HeartbeatsMissed
             | End::WrongAttempt { .. }
             | End::Violation(_)

@@ -3,7 +3,6 @@
 mod cli;
 mod cli_asking;
 mod cli_operating;
-mod journal_file;
 mod noise;
 mod orphans;
 mod serve;

@@ -106,6 +106,7 @@ impl World {
             trace: None,
             parent: self.parent(),
             depth: 0,
+            durable: None,
         }
     }
 

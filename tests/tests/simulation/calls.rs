@@ -107,6 +107,7 @@ impl World {
         self.apply(Event::Opened {
             slot: slot_id(id),
             offer: (*offer).clone(),
+            back: None,
         });
     }
 

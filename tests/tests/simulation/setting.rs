@@ -90,6 +90,12 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
         connecting_timeout: 10 * SECOND,
         connecting_retry: SECOND / 2,
         release_timeout: 600 * SECOND,
+        durable_runs: 0,
+        durable_journal: journal::Limits {
+            entries: 0,
+            bytes: 0,
+        },
+        reattach_window: Duration::ZERO,
         journal: journal::Limits {
             entries: random.pick(&[1, 3, 100]),
             bytes: random.pick(&[100, 10_000]),

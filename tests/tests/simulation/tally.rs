@@ -76,6 +76,11 @@ impl Tally {
             Action::Judge { .. } => "judge",
             Action::Grew { .. } => "grew",
             Action::Drain { .. } => "drain",
+            Action::Write(_)
+            | Action::Load { .. }
+            | Action::Reload { .. }
+            | Action::Started { .. }
+            | Action::Decided { .. } => unreachable!("no run is durable here"),
         };
         *self.counts.entry(what).or_default() += 1;
     }
@@ -113,6 +118,7 @@ fn name(end: &End) -> &'static str {
         End::NotAccepted(_) => "end not accepted",
         End::HeartbeatsMissed => "end heartbeats missed",
         End::Leaving => "end leaving",
+        End::StoreFailed | End::Superseded(_) => unreachable!("no run is durable here"),
         End::WrongAttempt { .. } => "end wrong attempt",
         End::FrameTooLarge { .. } => "end frame too large",
         End::Refused(_) => "end refused",

@@ -281,7 +281,7 @@ impl World {
 
     fn act_out(&mut self, action: &Action) {
         match action {
-            Action::Welcome { slot } => self.writes(slot_index(*slot), Down::Welcome),
+            Action::Welcome { slot, .. } => self.writes(slot_index(*slot), Down::Welcome),
             Action::Deliver {
                 slot,
                 delivery,
@@ -307,7 +307,14 @@ impl World {
                 self.later(after, What::Judged(run_index(*run), *schema));
             }
             Action::Drain { slot, .. } => self.writes(slot_index(*slot), Down::Drain),
-            Action::Answer { .. } | Action::Grew { .. } | Action::Note(_) => {}
+            Action::Answer { .. }
+            | Action::Write(_)
+            | Action::Load { .. }
+            | Action::Reload { .. }
+            | Action::Started { .. }
+            | Action::Decided { .. }
+            | Action::Grew { .. }
+            | Action::Note(_) => {}
         }
     }
 

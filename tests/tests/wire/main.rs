@@ -13,6 +13,7 @@ mod refusals;
 mod schemas;
 mod sdk_calls;
 mod slow_peers;
+mod steps;
 mod strangers;
 mod streaming;
 mod transport;

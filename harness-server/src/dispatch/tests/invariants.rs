@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::super::agents::class_of;
+use super::super::durable::{Held, Phase};
 use super::super::timers::Timer;
 use super::{Core, Delivery};
-use crate::ids::{AgentKey, SlotId};
+use crate::ids::{AgentKey, RunId, SlotId};
 use crate::{run, slot};
 
 /// Panics with the invariant that does not hold.
@@ -18,7 +19,9 @@ pub(super) fn check(core: &Core, now: Instant) {
     check_timers(core);
     check_nothing_waits_in_vain(core, now);
     if core.leaving {
-        let idle = |entry: &super::super::SlotEntry| entry.slot.delivery().is_none();
+        let idle = |entry: &super::super::SlotEntry| {
+            entry.slot.delivery().is_none() && entry.owes.is_none()
+        };
         assert!(
             !core.slots.values().any(|entry| idle(entry)),
             "an idle slot outlived us"
@@ -31,6 +34,10 @@ fn check_runs(core: &Core) {
     let mut backing_off: BTreeMap<&AgentKey, usize> = BTreeMap::new();
     let mut bytes = 0;
     for (id, entry) in &core.runs {
+        if entry.durable.is_some() {
+            check_durable(core, *id);
+            continue;
+        }
         let agent = core.agents.get(&entry.request.agent);
         let in_queue = agent.is_some_and(|agent| agent.queue.get(&entry.order) == Some(id));
         match entry.run.state() {
@@ -63,12 +70,21 @@ fn check_runs(core: &Core) {
                 assert!(!in_queue && !entry.waiting, "run {id} runs and waits");
                 assert!(!entry.is_backing_off(), "run {id} runs and backs off");
             }
+            run::State::Away => panic!("run {id} is interactive and waits for its worker"),
             run::State::Ended => panic!("run {id} has ended and is still here"),
         }
         if entry.waiting {
             bytes += entry.request.payload.data.len() as u64;
         }
     }
+    let durable = core.runs.values().filter(|run| run.durable.is_some());
+    assert_eq!(core.durable_runs, durable.count(), "durable runs");
+    let reads = |run: &Held| *run == Held::Read;
+    let held = core
+        .runs
+        .values()
+        .filter_map(|run| Some(run.durable.as_ref()?.request));
+    assert_eq!(core.read_ahead, held.filter(reads).count(), "what was read");
     assert_eq!(core.queued_bytes, bytes, "bytes of waiting runs");
     for (key, agent) in &core.agents {
         let in_queue = agent.queue.values().filter(|run| core.runs[run].waiting);
@@ -81,19 +97,63 @@ fn check_runs(core: &Core) {
     assert_eq!(in_queues, queued, "a queue holds a run that does not wait");
 }
 
+/// A durable run stands in one place, and says the same of it everywhere.
+fn check_durable(core: &Core, id: RunId) {
+    let entry = &core.runs[&id];
+    let durable = entry.durable.as_ref().expect("a durable run");
+    let agent = core.agents.get(&entry.request.agent);
+    let in_queue = agent.is_some_and(|agent| agent.durable.get(&entry.order) == Some(&id));
+    let kept = durable.kept_slot();
+    match &durable.phase {
+        Phase::New(_) | Phase::Waiting => {
+            assert!(matches!(entry.run.state(), run::State::Queued), "{entry:?}");
+            let waits = in_queue != entry.is_backing_off();
+            assert!(waits || core.leaving, "run {id} waits in one place");
+        }
+        Phase::Loading(_) => assert!(matches!(entry.run.state(), run::State::Queued)),
+        Phase::Starting(slot) => {
+            assert!(matches!(entry.run.state(), run::State::Running(held) if held == slot));
+        }
+        Phase::Working => {
+            let away = matches!(entry.run.state(), run::State::Away);
+            assert_eq!(away, durable.away.is_some(), "run {id}: {durable:?}");
+            if let run::State::Running(slot) = entry.run.state() {
+                let held = core.slots.get(slot).and_then(|held| held.slot.delivery());
+                assert_eq!(
+                    held,
+                    Some(entry.run.delivery()),
+                    "run {id} is where it runs"
+                );
+            }
+        }
+        Phase::Ending => assert!(matches!(entry.run.state(), run::State::Ended)),
+    }
+    assert!(!in_queue || kept.is_none(), "run {id} waits and has a slot");
+    assert_eq!(
+        entry.request.payload.data.is_empty(),
+        durable.request == Held::OnDisk
+    );
+    assert!(durable.written <= durable.taken, "run {id}: {durable:?}");
+}
+
 fn check_slots(core: &Core) {
     for (id, entry) in &core.slots {
         if let Some(held) = entry.slot.delivery() {
             let state = core.runs.get(&held.run).map(|run| run.run.state());
             assert!(
-                matches!(state, Some(run::State::Running(slot)) if slot == id),
+                matches!(state, Some(run::State::Running(slot)) if slot == id)
+                    || is_ending(core, held),
                 "slot {id} holds {held}, which is {state:?}"
             );
         }
         let ready = entry
             .ready
             .and_then(|order| core.agents.get(&entry.offer.agent)?.ready.get(&order));
-        if matches!(entry.slot.state(), slot::State::Ready) {
+        if core.leaving && entry.owes.is_some() {
+            assert_eq!(entry.ready, None, "slot {id} owes and we leave");
+        } else if let Some(run) = entry.kept_for {
+            assert_eq!(entry.ready, None, "slot {id} is kept for run {run}");
+        } else if matches!(entry.slot.state(), slot::State::Ready) {
             assert_eq!(ready, Some(id), "a READY slot is not listed");
         } else {
             assert_eq!(entry.ready, None, "slot {id} is listed and not READY");
@@ -153,8 +213,12 @@ fn check_workers(core: &Core) {
 fn check_timers(core: &Core) {
     let mut timers = BTreeSet::new();
     for (id, entry) in &core.runs {
-        timers.insert((entry.run.deadline(), Timer::Run(*id)));
+        let durable = entry.durable.as_ref();
+        let ends = durable.is_some_and(|durable| matches!(durable.phase, Phase::Ending));
+        timers.extend((!ends).then(|| (entry.run.deadline(), Timer::Run(*id))));
         timers.extend(entry.timer.clone());
+        let away = durable.and_then(|durable| durable.away.as_ref());
+        timers.extend(away.map(|away| (away.until, Timer::Reattach(*id))));
     }
     for (id, entry) in &core.slots {
         timers.extend(entry.timer.map(|at| (at, Timer::Slot(*id))));
@@ -168,17 +232,27 @@ fn check_timers(core: &Core) {
     for (key, agent) in &core.agents {
         timers.extend(agent.kept_until.map(|at| (at, Timer::Agent(key.clone()))));
     }
+    timers.extend(core.store_wake.map(|at| (at, Timer::Store)));
     timers.extend(core.history.wake.map(|at| (at, Timer::History)));
     assert_eq!(core.timers.set, timers, "timers");
     let stays = core.history.wake.is_some() || core.history.all_are_read();
     assert!(stays, "ended runs are never forgotten");
 }
 
+/// A run that was cancelled is in its slot until that is on disk.
+fn is_ending(core: &Core, held: Delivery) -> bool {
+    let durable = core
+        .runs
+        .get(&held.run)
+        .and_then(|run| run.durable.as_ref());
+    durable.is_some_and(|durable| matches!(durable.phase, Phase::Ending))
+}
+
 /// No slot is free while a run waits that it could take.
 fn check_nothing_waits_in_vain(core: &Core, now: Instant) {
     for (key, agent) in &core.agents {
         for slot in agent.ready.values() {
-            for run in agent.queue.values() {
+            for run in agent.queue.values().chain(agent.durable.values()) {
                 let waits = core.may_take(now, *slot, &core.runs[run]);
                 assert!(!waits, "slot {slot} is free and run {run} of {key} waits");
             }

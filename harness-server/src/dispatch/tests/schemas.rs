@@ -309,7 +309,13 @@ fn every_slot_of_a_condemned_schema_ends_and_what_is_in_it_fails() {
                 assert_eq!(failure.code, Code::ProtocolViolation);
                 assert!(failure.message.contains("too slow"), "{failure:?}");
             }
-            Action::End { .. } | Action::Deliver { .. } => panic!("{action:?}"),
+            Action::End { .. }
+            | Action::Deliver { .. }
+            | Action::Write(_)
+            | Action::Load { .. }
+            | Action::Reload { .. }
+            | Action::Started { .. }
+            | Action::Decided { .. } => panic!("{action:?}"),
             Action::Welcome { .. }
             | Action::Acknowledge { .. }
             | Action::Judge { .. }

@@ -267,12 +267,17 @@ impl Walk {
                 Action::Acknowledge { slot, .. } => {
                     assert_eq!(self.calls[&slot].0.level, Level::Full);
                 }
-                Action::Welcome { slot } => assert!(self.calls.contains_key(&slot)),
+                Action::Welcome { slot, .. } => assert!(self.calls.contains_key(&slot)),
                 Action::Judge { run, schema, .. } => self.judging.push((run, schema)),
                 Action::Answer { run, .. } => {
                     answered.insert(run);
                 }
                 Action::Grew { .. } | Action::Drain { .. } | Action::Note(_) => {}
+                Action::Write(_)
+                | Action::Load { .. }
+                | Action::Reload { .. }
+                | Action::Started { .. }
+                | Action::Decided { .. } => panic!("no run is durable here: {action:?}"),
             }
         }
         let open: HashSet<SlotId> = self.calls.keys().copied().collect();

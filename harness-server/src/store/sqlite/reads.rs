@@ -13,7 +13,7 @@ use crate::run::Counts;
 /// The columns of a record, in the order `record` reads them.
 const COLUMNS: &str = "run_id, namespace, agent, idempotency_key, priority, create_time, \
      start_time, deadline, options, state, attempt, counted, uncounted, killed, not_before, \
-     worker_id, lease, replayed, reply_seq, end_time, end_seq, \
+     worker_id, lease, replayed, reply_seq, end_time, end_seq, caller, depth, \
      (SELECT seq FROM journal WHERE journal.run_id = runs.run_id ORDER BY seq DESC LIMIT 1)";
 
 pub(super) fn get(connection: &Connection, run: RunId) -> Result<Option<Record>> {
@@ -209,6 +209,8 @@ fn record(row: &Row<'_>) -> Result<Record> {
             created: Stamp(row.get(5)?),
             start: row.get::<_, Option<i64>>(6)?.map(Stamp),
             deadline: Stamp(row.get(7)?),
+            caller: row.get(21)?,
+            depth: row.get(22)?,
             options: Bytes::from(row.get::<_, Vec<u8>>(8)?),
             labels: std::collections::BTreeMap::new(),
         },
@@ -230,7 +232,7 @@ fn record(row: &Row<'_>) -> Result<Record> {
             Some(at) => Some((Stamp(at), number(row, 20)?)),
             None => None,
         },
-        head: number(row, 21)?,
+        head: number(row, 23)?,
     })
 }
 

@@ -10,6 +10,10 @@ CREATE TABLE runs (
     create_time     INTEGER NOT NULL,
     start_time      INTEGER,
     deadline        INTEGER NOT NULL,
+    -- The principal that asked.
+    caller          TEXT    NOT NULL,
+    -- How many runs stand above it.
+    depth           INTEGER NOT NULL,
     -- An encoded `harness.v1.RunOptions`.
     options         BLOB    NOT NULL,
     -- As `harness.v1.RunState`: 1 queued, 2 running, 3 to 6 ended.

@@ -62,9 +62,10 @@ fn enqueue(
     let made = connection
         .prepare_cached(
             "INSERT INTO runs (run_id, namespace, agent, idempotency_key, priority, create_time, \
-             start_time, deadline, options, state, attempt, counted, uncounted, killed, \
-             not_before, worker_id, lease, reply_seq) \
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, 0, 0, 0, NULL, ?12, ?13, 0) \
+             start_time, deadline, caller, depth, options, state, attempt, counted, uncounted, \
+             killed, not_before, worker_id, lease, reply_seq) \
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 0, 0, 0, NULL, ?14, \
+             ?15, 0) \
              ON CONFLICT DO NOTHING",
         )?
         .execute(params![
@@ -76,6 +77,8 @@ fn enqueue(
             run.created.0,
             run.start.map(|start| start.0),
             run.deadline.0,
+            run.caller,
+            run.depth,
             &*run.options,
             code(state),
             attempt,

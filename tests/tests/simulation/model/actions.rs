@@ -14,7 +14,7 @@ impl Model {
     /// Takes one action, in the order Core gave them.
     pub(crate) fn action(&mut self, action: &Action) {
         match action {
-            Action::Welcome { slot } => self.welcome(slot_index(*slot)),
+            Action::Welcome { slot, .. } => self.welcome(slot_index(*slot)),
             Action::Deliver {
                 slot,
                 worker,
@@ -65,6 +65,11 @@ impl Model {
             }
             Action::Drain { slot, .. } => self.told(slot_index(*slot)),
             Action::Note(note) => self.note(note),
+            Action::Write(_)
+            | Action::Load { .. }
+            | Action::Reload { .. }
+            | Action::Started { .. }
+            | Action::Decided { .. } => panic!("no run is durable here: {action:?}"),
         }
     }
 
@@ -135,6 +140,7 @@ impl Model {
         let run = run_of(held.delivery);
         match end {
             End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => {}
+            End::StoreFailed | End::Superseded(_) => panic!("no run is durable here: {end:?}"),
             End::Leaving => self.owe(run, Some(Code::ShuttingDown)),
             End::NotAccepted(_) => self.fail(run, Fault::uncounted(), Some(worker)),
             End::Closed if !held.accepted => self.fail(run, Fault::uncounted(), Some(worker)),
@@ -186,7 +192,7 @@ impl Model {
                 Some((expected, Expected::Exactly(exactly))) => expected == id && exactly == *end,
                 Some((_, Expected::Refused { .. })) | None => false,
             },
-            End::Refused(_) => false,
+            End::StoreFailed | End::Superseded(_) | End::Refused(_) => false,
         };
         assert!(
             explained,
@@ -365,6 +371,12 @@ fn still_runs(end: &End) -> bool {
         | End::Violation(_)
         | End::Broken(_)
         | End::FrameTooLarge { .. } => true,
-        End::Closed | End::Idle | End::HeartbeatsMissed | End::Leaving | End::Refused(_) => false,
+        End::Closed
+        | End::Idle
+        | End::HeartbeatsMissed
+        | End::Leaving
+        | End::StoreFailed
+        | End::Superseded(_)
+        | End::Refused(_) => false,
     }
 }

@@ -17,12 +17,13 @@ const RUNS: [&str; 2] = [
 
 /// One attempt, which crashes at its fifth write. Whether it got there.
 async fn crashes(path: &Path, run_id: &str) -> bool {
-    let journal = Local::open(path).unwrap().attempt(run_id).unwrap();
+    let file = Local::open(path).expect("the file opens");
+    let journal = file.attempt(run_id).expect("the next attempt");
     let setting = testing::context().run_id(run_id).attempt(journal.number());
     let (ctx, record) = setting.journal(journal).crash_at(5).build();
     tokio::select! {
         reply = work(ctx) => {
-            assert_eq!(reply.unwrap(), 2);
+            assert_eq!(reply.expect("a reply"), 2);
             false
         }
         () = record.crashed() => true,
@@ -87,10 +88,10 @@ async fn the_harness_reads_the_journal_an_sdk_wrote_to_a_file() {
 }
 
 fn said(entry: v1::Entry) -> String {
-    match entry.kind.unwrap() {
+    match entry.kind.expect("a kind") {
         Kind::Output(it) => {
-            let data = it.payload.unwrap().data;
-            format!("output {}", String::from_utf8(data.to_vec()).unwrap())
+            let data = it.payload.expect("a payload").data;
+            format!("output {}", String::from_utf8_lossy(&data))
         }
         Kind::Usage(it) => format!("usage {}", it.input_tokens),
         Kind::Step(it) => {

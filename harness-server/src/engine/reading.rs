@@ -1,0 +1,294 @@
+//! What the engine reads of the store by itself: unfinished runs at the start, requests that are to
+//! be delivered, runs that are taken in anew; and what it has the store forget.
+//!
+//! Reads block, so they run off the runtime, a batch at a time.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::dispatch::{Adopted, Event, Loaded, Replay};
+use crate::ids::RunId;
+use crate::run::Terms;
+use crate::store::{Record, Stamp, State, Step, StoreError, Written};
+
+use super::Engine;
+use super::storing::Storage;
+
+/// Unfinished runs that are read at once at the start.
+const RESTORED: usize = 256;
+
+/// Requests that are read at once.
+const LOADED: usize = 32;
+
+/// Entries of a journal that are read at once, and their bytes.
+const PAGE: (usize, usize) = (512, 1024 * 1024);
+
+/// Ended runs that are deleted at once.
+const FORGOTTEN: usize = 256;
+
+/// How often old runs are looked for.
+const FORGET_EVERY: Duration = Duration::from_secs(60);
+
+/// What is to be read.
+#[derive(Default)]
+pub(super) struct Reads {
+    wanted: Mutex<VecDeque<Wanted>>,
+    changed: Notify,
+}
+
+#[derive(Clone, Copy)]
+enum Wanted {
+    Request { run: RunId, replayed: bool },
+    Again(RunId),
+}
+
+impl Reads {
+    fn put(&self, wanted: Wanted) {
+        let mut all = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push_back(wanted);
+        drop(all);
+        self.changed.notify_one();
+    }
+
+    pub(super) fn again(&self, run: RunId) {
+        self.put(Wanted::Again(run));
+    }
+
+    fn take(&self) -> Vec<Wanted> {
+        let mut all = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = all.len().min(LOADED);
+        all.drain(..count).collect()
+    }
+}
+
+impl Engine {
+    /// Has the request of a run read; at most one for each slot waits.
+    pub(super) fn read_request(&self, run: RunId, replayed: bool) {
+        if let Some(storage) = &self.0.storage {
+            storage.reads.put(Wanted::Request { run, replayed });
+        }
+    }
+
+    /// Reads until `stop`: first every run that has not ended, then what is wanted. Exactly one task
+    /// runs this, where there is a store.
+    pub async fn run_store(&self, stop: CancellationToken) {
+        let Some(storage) = self.0.storage.clone() else {
+            return;
+        };
+        tokio::select! {
+            () = self.restore(&storage) => {}
+            () = stop.cancelled() => return,
+        }
+        let mut forgetting = interval(FORGET_EVERY);
+        forgetting.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let batch = storage.reads.take();
+            if !batch.is_empty() {
+                self.read(&storage, batch).await;
+                continue;
+            }
+            tokio::select! {
+                () = storage.reads.changed.notified() => {}
+                _ = forgetting.tick() => self.forget(&storage).await,
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+
+    async fn restore(&self, storage: &Arc<Storage>) {
+        let began = Instant::now();
+        let born = self.stamp(self.started());
+        let mut after = None;
+        let mut count = 0;
+        self.restore_agents(storage).await;
+        loop {
+            let page = self
+                .reading(storage, move |engine, storage| {
+                    let records = storage.store().unfinished(after, RESTORED)?;
+                    let last = records.last().map(|record| record.run.id);
+                    let adopted: Result<Vec<_>, StoreError> = records
+                        .into_iter()
+                        // Those that were made since are known.
+                        .filter(|record| record.run.created < born)
+                        .map(|record| {
+                            let run = record.run.id;
+                            Ok((run, engine.adopted(storage, record)?))
+                        })
+                        .collect();
+                    Ok((last, adopted?))
+                })
+                .await;
+            match page {
+                Ok((last, adopted)) => {
+                    count += adopted.len();
+                    for (run, adopted) in adopted {
+                        self.apply(Event::Adopt { run, adopted });
+                    }
+                    if last.is_none() {
+                        break;
+                    }
+                    after = last;
+                    // Whoever asks meanwhile comes first.
+                    tokio::task::yield_now().await;
+                }
+                Err(error) => {
+                    warn!(%error, "cannot read the runs that have not ended; trying again");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+        if count > 0 {
+            info!(runs = count, took = ?began.elapsed(), "took in the runs that have not ended");
+        }
+    }
+
+    async fn restore_agents(&self, storage: &Arc<Storage>) {
+        let agents = self.reading(storage, |_, storage| storage.store().agents());
+        match agents.await {
+            Ok(agents) => {
+                for (agent, _) in agents {
+                    self.apply(Event::Remembered { agent });
+                }
+            }
+            Err(error) => warn!(%error, "cannot read the agents that were known"),
+        }
+    }
+
+    async fn read(&self, storage: &Arc<Storage>, batch: Vec<Wanted>) {
+        for wanted in batch {
+            match wanted {
+                Wanted::Request { run, replayed } => {
+                    let loaded =
+                        self.reading(storage, move |_, storage| load(storage, run, replayed));
+                    let loaded = loaded.await.ok().flatten().map(Box::new);
+                    self.apply(Event::Loaded { run, loaded });
+                }
+                Wanted::Again(run) => self.take_in(storage, run).await,
+            }
+        }
+    }
+
+    /// Takes a run in as it is on disk.
+    pub(super) async fn take_in(&self, storage: &Arc<Storage>, run: RunId) {
+        let read = self.reading(storage, move |engine, storage| {
+            match storage.store().get(run)? {
+                Some(record) => engine.adopted(storage, record),
+                None => Ok(None),
+            }
+        });
+        // One that cannot be read is tried again with the others.
+        if let Ok(adopted) = read.await {
+            self.apply(Event::Adopt { run, adopted });
+        }
+    }
+
+    /// Reads off the runtime.
+    pub(super) async fn reading<T: Send + 'static>(
+        &self,
+        storage: &Arc<Storage>,
+        read: impl FnOnce(&Self, &Storage) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (engine, held) = (self.clone(), storage.clone());
+        let read = tokio::task::spawn_blocking(move || read(&engine, &held));
+        let outcome = read.await.expect("reading a store must not panic");
+        if outcome.is_err() {
+            storage.note(&outcome);
+        }
+        outcome
+    }
+
+    /// A run as Core takes it in; none when it has ended.
+    fn adopted(
+        &self,
+        storage: &Storage,
+        record: Record,
+    ) -> Result<Option<Box<Adopted>>, StoreError> {
+        if record.state.is_ended() {
+            return Ok(None);
+        }
+        let extent = match record.attempt.0 {
+            0 => crate::store::Extent::default(),
+            _ => storage.store().extent(record.run.id, record.attempt)?,
+        };
+        let recorded = storage.records().options(&record);
+        let not_before = record.not_before.max(record.run.start);
+        Ok(Some(Box::new(Adopted {
+            request: recorded.request,
+            frame_bytes: recorded.frame_bytes,
+            terms: Terms {
+                deadline: self.instant(record.run.deadline),
+                retry: recorded.retry,
+                uncounted_max: self.limits().uncounted_deliveries,
+                poison_max: self.limits().poison,
+            },
+            placing: recorded.placing,
+            created: self.instant(record.run.created),
+            not_before: not_before.map(|stamp| self.instant(stamp)),
+            attempt: record.attempt,
+            counts: record.counts,
+            running: record.state == State::Running,
+            holder: record.holder,
+            head: record.head,
+            bytes: extent.bytes,
+            worker_seq: extent.worker_seq,
+            replayed: record.replayed.map(Into::into),
+        })))
+    }
+
+    /// Has the store forget what ended long ago, and keep the agents that are there.
+    async fn forget(&self, storage: &Arc<Storage>) {
+        let agents: Vec<_> = self.lock().core.attached_agents().cloned().collect();
+        self.keep_agents(agents);
+        let now = self.stamp(Instant::now());
+        let kept = i64::try_from(self.limits().retention.as_micros()).unwrap_or(i64::MAX);
+        let before = Stamp(now.0.saturating_sub(kept));
+        loop {
+            let (told, forgotten) = tokio::sync::oneshot::channel();
+            let max = FORGOTTEN;
+            storage.store().write(
+                Step::Forget { before, max },
+                // Whoever waits may have been told to stop.
+                Box::new(move |outcome| drop(told.send(outcome))),
+            );
+            match forgotten.await {
+                Ok(Ok(Written::Forgotten(count))) if count == max => {}
+                Ok(_) | Err(_) => return,
+            }
+        }
+    }
+}
+
+fn load(storage: &Storage, run: RunId, replayed: bool) -> Result<Option<Loaded>, StoreError> {
+    let store = storage.store();
+    let Some(record) = store.get(run)? else {
+        return Ok(None);
+    };
+    let first = store.journal(run, 1, 1, usize::MAX)?;
+    let asked = first.entries.first();
+    let request = asked.and_then(|first| storage.records().request(&record, &first.content));
+    let Some(request) = request else {
+        return Err(StoreError::Corrupt);
+    };
+    let mut replay = Replay::default();
+    let mut next = 2;
+    while replayed {
+        let page = store.journal(run, next, PAGE.0, PAGE.1)?;
+        let Some(last) = page.entries.last() else {
+            break;
+        };
+        next = last.seq + 1;
+        for entry in page.entries {
+            if entry.worker_seq > 0 && storage.records().is_replayed(&entry.content) {
+                replay.bytes += entry.content.len() as u64;
+                replay.entries.push(entry);
+            }
+        }
+    }
+    Ok(Some(Loaded { request, replay }))
+}

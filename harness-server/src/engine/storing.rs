@@ -1,0 +1,326 @@
+//! Between Core and the store: steps go over in the order they were decided, and what came of each
+//! comes back as an event.
+//!
+//! Steps are handed over by whoever decided them; the engine's task tells Core. What an entry is on
+//! disk, `Records` knows.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use tokio::sync::{Notify, Semaphore};
+use tracing::{error, info};
+use uuid::Uuid;
+
+use crate::dispatch::{Change, Event, NewEntry, Placing, Said, Stored, Write};
+use crate::envelope::{Code, Failure, Request};
+use crate::ids::{AgentKey, RunId};
+use crate::retry::Policy;
+use crate::store::{Entry, Fence, NewRun, Record, Stamp, Step, Store, StoreError, Written};
+
+use super::Engine;
+
+/// StartRun calls whose run is on its way to the disk at once; more wait for their turn.
+const STARTING: usize = 1024;
+
+/// When whoever was told that the store failed should ask again.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// What the content of entries and of options is on disk.
+pub trait Records: Send + Sync + 'static {
+    /// An entry, encoded.
+    fn entry(&self, server_id: Uuid, said: &Said) -> Bytes;
+
+    /// What a run was made with, without its payload.
+    fn options(&self, record: &Record) -> Recorded;
+
+    /// The request of a run whose first entry is `run_started`; none when that is none.
+    fn request(&self, record: &Record, run_started: &[u8]) -> Option<Request>;
+
+    /// Whether an entry of a worker goes with the next request of its run.
+    fn is_replayed(&self, entry: &[u8]) -> bool;
+}
+
+/// What a run was made with.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The request, without its payload.
+    pub request: Request,
+    /// An upper bound of what the payload adds to the frame that carries it is not in here.
+    pub frame_bytes: u64,
+    /// How often a failed attempt is followed by another.
+    pub retry: Arc<Policy>,
+    /// Which slots it may go to.
+    pub placing: Placing,
+}
+
+/// The store, as the engine uses it.
+pub(super) struct Storage {
+    store: Arc<dyn Store>,
+    records: Box<dyn Records>,
+    /// Held while steps are handed over, so that they go in their order.
+    order: Mutex<()>,
+    told: Mutex<Vec<Told>>,
+    arrived: Notify,
+    pub(super) starting: Semaphore,
+    pub(super) reads: super::reading::Reads,
+    failing: Mutex<Option<StoreError>>,
+    /// The agents that were remembered since the start.
+    kept: Mutex<std::collections::BTreeSet<AgentKey>>,
+}
+
+/// What the store told.
+enum Told {
+    Step(RunId, Result<Written, StoreError>),
+    Flushed(RunId, Result<Written, StoreError>),
+    Other(Result<Written, StoreError>),
+}
+
+impl Storage {
+    pub(super) fn new(store: Arc<dyn Store>, records: Box<dyn Records>) -> Self {
+        Self {
+            store,
+            records,
+            order: Mutex::default(),
+            told: Mutex::default(),
+            arrived: Notify::new(),
+            starting: Semaphore::new(STARTING),
+            reads: super::reading::Reads::default(),
+            failing: Mutex::default(),
+            kept: Mutex::default(),
+        }
+    }
+
+    pub(super) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    pub(super) fn records(&self) -> &dyn Records {
+        &*self.records
+    }
+
+    /// Waits until the store has told something.
+    pub(super) async fn arrived(&self) {
+        self.arrived.notified().await;
+    }
+
+    /// What is wrong with the store, if something is.
+    pub(super) fn failing(&self) -> Option<StoreError> {
+        let failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        failing.clone()
+    }
+
+    fn tell(&self, told: Told) {
+        let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(told);
+        drop(all);
+        self.arrived.notify_one();
+    }
+
+    /// Says once that the store fails, and once that it does so no more.
+    pub(super) fn note<T>(&self, outcome: &Result<T, StoreError>) {
+        let now = match outcome {
+            Ok(_) | Err(StoreError::Fenced) => None,
+            Err(error) => Some(error.clone()),
+        };
+        let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*failing, &now) {
+            (None, Some(why)) => error!(%why, "the store fails: durable runs wait, asks go on"),
+            (Some(_), None) => info!("the store works again"),
+            (None, None) | (Some(_), Some(_)) => {}
+        }
+        *failing = now;
+    }
+
+    fn put(
+        self: &Arc<Self>,
+        step: Step,
+        told: impl FnOnce(Result<Written, StoreError>) -> Told + Send + 'static,
+    ) {
+        let storage = self.clone();
+        let done = Box::new(move |outcome| storage.tell(told(outcome)));
+        self.store.write(step, done);
+    }
+}
+
+impl Engine {
+    /// What is wrong with the store, if something is.
+    #[must_use]
+    pub fn store_fails(&self) -> Option<StoreError> {
+        self.0.storage.as_ref()?.failing()
+    }
+
+    /// Hands what is decided over to the store.
+    pub(super) fn hand_over(&self) {
+        let Some(storage) = &self.0.storage else {
+            return;
+        };
+        let _order = storage.order.lock().unwrap_or_else(PoisonError::into_inner);
+        let staged = std::mem::take(&mut self.lock().staged);
+        for write in staged {
+            let run = write.run;
+            let step = self.step(storage, write);
+            storage.put(step, move |outcome| Told::Step(run, outcome));
+        }
+    }
+
+    /// Once nothing of a run is on its way to the disk, reads it again.
+    pub(super) fn read_again(&self, run: RunId) {
+        if let Some(storage) = &self.0.storage {
+            let _order = storage.order.lock().unwrap_or_else(PoisonError::into_inner);
+            storage.put(Step::Flush, move |outcome| Told::Flushed(run, outcome));
+        }
+    }
+
+    /// Remembers an agent once, and then only as long as it is there.
+    pub(super) fn keep_agent(&self, agent: &AgentKey) {
+        let Some(storage) = &self.0.storage else {
+            return;
+        };
+        let mut kept = storage.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if !kept.contains(agent) {
+            kept.insert(agent.clone());
+            drop(kept);
+            self.keep_agents([agent.clone()]);
+        }
+    }
+
+    pub(super) fn keep_agents(&self, agents: impl IntoIterator<Item = AgentKey>) {
+        if let Some(storage) = &self.0.storage {
+            let seen = self.stamp(Instant::now());
+            for agent in agents {
+                storage.put(Step::KeepAgent { agent, seen }, Told::Other);
+            }
+        }
+    }
+
+    /// Tells Core, and whoever follows a journal, what is on disk.
+    pub(super) fn tell_stored(&self) {
+        let Some(storage) = &self.0.storage else {
+            return;
+        };
+        let told = {
+            let mut told = storage.told.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::take(&mut *told)
+        };
+        for told in told {
+            match told {
+                Told::Step(run, outcome) => {
+                    storage.note(&outcome);
+                    let stored = match outcome {
+                        Ok(Written::Done | Written::Forgotten(_)) => Stored::Done,
+                        Ok(Written::Existing(run)) => Stored::Existing(run),
+                        Ok(Written::Conflict(run)) => Stored::Conflict(run),
+                        Err(error) => Stored::Failed(unavailable(&error)),
+                    };
+                    self.apply(Event::Stored { run, stored });
+                    self.ring(run);
+                }
+                Told::Flushed(run, outcome) => {
+                    storage.note(&outcome);
+                    if outcome.is_ok() {
+                        storage.reads.again(run);
+                    }
+                }
+                Told::Other(outcome) => storage.note(&outcome),
+            }
+        }
+    }
+
+    /// An instant by the wall clock.
+    #[must_use]
+    pub fn stamp(&self, at: Instant) -> Stamp {
+        let since = self
+            .wall_clock(at)
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        Stamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
+    }
+
+    /// An instant of the wall clock by this process's clock; one before its start is its start.
+    #[must_use]
+    pub fn instant(&self, stamp: Stamp) -> Instant {
+        let started = self.stamp(self.0.started);
+        let since = u64::try_from(stamp.0 - started.0).unwrap_or_default();
+        self.0.started + Duration::from_micros(since)
+    }
+
+    fn step(&self, storage: &Storage, write: Write) -> Step {
+        let fence = Fence {
+            run: write.run,
+            attempt: write.attempt,
+            head: write.head,
+        };
+        let entry = |(at, new): (usize, &NewEntry)| Entry {
+            seq: write.head + 1 + at as u64,
+            attempt: new.attempt,
+            worker_seq: new.worker_seq,
+            time: self.stamp(new.at),
+            content: storage.records.entry(self.0.server_id, &new.content),
+        };
+        let mut entries: Vec<Entry> = write.entries.iter().enumerate().map(entry).collect();
+        match write.change {
+            Change::Enqueue {
+                start,
+                request,
+                priority,
+                created,
+                deadline,
+                first,
+            } => Step::Enqueue {
+                run: Box::new(NewRun {
+                    id: write.run,
+                    agent: request.agent.clone(),
+                    key: request.durable.as_deref().unwrap_or_default().to_owned(),
+                    priority,
+                    created: self.stamp(created),
+                    start: start.not_before.map(|at| self.stamp(at)),
+                    deadline: self.stamp(deadline),
+                    caller: request.caller.subject.to_string(),
+                    depth: request.depth,
+                    options: start.options,
+                    labels: start.labels,
+                }),
+                entries,
+                first,
+            },
+            Change::StartAttempt(holder) => Step::StartAttempt {
+                fence,
+                holder,
+                entries,
+            },
+            Change::Append(replayed) => Step::Append {
+                fence,
+                entries,
+                replayed: replayed.map(|version| version.to_string()),
+            },
+            Change::EndAttempt { counts, not_before } => Step::EndAttempt {
+                fence,
+                counts,
+                not_before: not_before.map(|at| self.stamp(at)),
+                entries,
+            },
+            Change::Finish { state, reply_seq } => Step::Finish {
+                fence,
+                state,
+                reply_seq,
+                entries,
+            },
+            Change::Note => {
+                let note = entries.pop().expect("a note must have its entry");
+                Step::Note {
+                    run: write.run,
+                    attempt: note.attempt,
+                    time: note.time,
+                    content: note.content,
+                }
+            }
+        }
+    }
+}
+
+/// What is told to whoever needs the store.
+pub(super) fn unavailable(error: &StoreError) -> Failure {
+    Failure::new(Code::StoreUnavailable, format!("{error}; nothing was done"))
+        .retry_after(STORE_RETRY)
+}

@@ -1,0 +1,173 @@
+//! Calls that break, and harnesses that are started anew, under durable work.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_proto::v1::{RunState, attach_request, attach_response, reply};
+use harness_server::Limits;
+use harness_server::store::{Sqlite, Store};
+use harness_tests::durable::{journal, kinds, resuming, run_of, start, started, step, value};
+use harness_tests::raw::{Embedded, RawSlot, SOON, eventually, full_hello, payload, reason};
+use tempfile::TempDir;
+
+fn open(folder: &TempDir) -> Arc<dyn Store> {
+    Arc::new(Sqlite::open(folder.path()).expect("a store"))
+}
+
+async fn over(folder: &TempDir, window: Duration) -> Embedded {
+    let limits = Limits {
+        reattach_window: window,
+        ..Limits::default()
+    };
+    Embedded::storing(limits, Some(open(folder))).await
+}
+
+async fn acknowledged(slot: &mut RawSlot, seq: u64) {
+    loop {
+        match slot.next().await {
+            attach_response::Frame::Appended(appended) if appended.worker_seq >= seq => return,
+            attach_response::Frame::Appended(_) | attach_response::Frame::Heartbeat(_) => {}
+            other => panic!("expected appended, got {other:?}"),
+        }
+    }
+}
+
+/// The last number of the attempt, as the welcome of a resume says it.
+async fn resume(harness: &Embedded, hello: harness_proto::v1::Hello) -> (RawSlot, u64) {
+    let mut slot = RawSlot::open(harness.connect().await).await;
+    slot.send(attach_request::Frame::Hello(hello)).await;
+    match slot.next().await {
+        attach_response::Frame::Welcome(welcome) => {
+            let resumed = welcome.resume.expect("it resumes");
+            (slot, resumed.last_worker_seq)
+        }
+        other => panic!("expected welcome, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_worker_resumes_and_what_it_sends_again_is_taken_once() {
+    let folder = TempDir::new().expect("a folder of its own");
+    let harness = over(&folder, SOON).await;
+    let channel = harness.connect().await;
+    let hello = full_hello("echo");
+    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    slot.send(step(&request, 1, "first", "1")).await;
+    acknowledged(&mut slot, 1).await;
+    drop(slot);
+
+    let (mut slot, last) = resume(&harness, resuming(hello.clone(), &request)).await;
+    assert_eq!(last, 1);
+    slot.send(step(&request, 1, "first", "1")).await;
+    slot.send(step(&request, 2, "second", "2")).await;
+    slot.reply_as(&request, 3, reply::Outcome::Value(payload("3")))
+        .await;
+    acknowledged(&mut slot, 3).await;
+    let entries = journal(&channel, &run.run_id, SOON).await;
+    let steps = kinds(&entries)
+        .iter()
+        .filter(|kind| **kind == "step")
+        .count();
+    assert_eq!((steps, entries.len()), (2, 6));
+    drop(slot);
+
+    // Its reply was taken: that is its acknowledgement, and the slot is free.
+    let (mut slot, last) = resume(&harness, resuming(hello, &request)).await;
+    assert_eq!(last, 3);
+    let next = started(&channel, start("echo", "4")).await;
+    let request = slot.request().await;
+    assert_eq!(request.run_id, next.run_id);
+    slot.reply(&request, "5").await;
+    acknowledged(&mut slot, 1).await;
+}
+
+#[tokio::test]
+async fn steps_go_with_the_next_attempt_to_a_full_level_worker() {
+    let folder = TempDir::new().expect("a folder of its own");
+    let harness = over(&folder, Duration::ZERO).await;
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let first = slot.request().await;
+    slot.send(step(&first, 1, "first", "1")).await;
+    acknowledged(&mut slot, 1).await;
+    drop(slot);
+
+    let _minimal =
+        RawSlot::attach(harness.connect().await, harness_tests::raw::hello("echo")).await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    let second = slot.request().await;
+    assert_eq!((&second.run_id, second.attempt), (&run.run_id, 2));
+    assert_eq!(second.replay_entries, 1);
+    let attach_response::Frame::Entry(entry) = slot.next().await else {
+        panic!("an entry follows the request")
+    };
+    assert_eq!((entry.seq, entry.attempt), (3, 1));
+    assert_eq!(kinds(&[entry]), ["step"]);
+    slot.reply(&second, "2").await;
+    acknowledged(&mut slot, 1).await;
+
+    // The first worker comes back to what is over.
+    let mut late = RawSlot::open(harness.connect().await).await;
+    let hello = resuming(full_hello("echo"), &first);
+    late.send(attach_request::Frame::Hello(hello)).await;
+    assert_eq!(reason(&late.end().await), "SUPERSEDED");
+}
+
+#[tokio::test]
+async fn a_rolling_restart_loses_neither_work_nor_what_waits() {
+    let folder = TempDir::new().expect("a folder of its own");
+    let harness = over(&folder, SOON).await;
+    let channel = harness.connect().await;
+    let hello = full_hello("echo");
+    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
+    let works = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    slot.send(step(&request, 1, "first", "1")).await;
+    acknowledged(&mut slot, 1).await;
+    let waits = started(&channel, start("echo", "2")).await;
+    drop(slot);
+    harness.left().await;
+
+    let harness = over(&folder, SOON).await;
+    let channel = harness.connect().await;
+    let (mut slot, last) = resume(&harness, resuming(hello, &request)).await;
+    assert_eq!(last, 1);
+    slot.reply_as(&request, 2, reply::Outcome::Value(payload("3")))
+        .await;
+    let request = slot.request().await;
+    assert_eq!(request.run_id, waits.run_id);
+    slot.reply(&request, "4").await;
+    for (run, answer) in [(works, "3"), (waits, "4")] {
+        let entries = journal(&channel, &run.run_id, SOON).await;
+        assert_eq!(kinds(&entries).last(), Some(&"run_ended"));
+        let run = run_of(&channel, &run.run_id).await.expect("known");
+        assert_eq!((value(&run), run.attempt), (answer.to_owned(), 1));
+    }
+}
+
+#[tokio::test]
+async fn a_run_whose_worker_is_gone_is_delivered_again_after_a_restart() {
+    let folder = TempDir::new().expect("a folder of its own");
+    let harness = over(&folder, SOON).await;
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    let run = started(&channel, start("echo", "1")).await;
+    slot.request().await;
+    drop(slot);
+    harness.left().await;
+
+    let harness = over(&folder, Duration::from_millis(200)).await;
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    let request = slot.request().await;
+    assert_eq!((&request.run_id, request.attempt), (&run.run_id, 2));
+    slot.reply(&request, "1").await;
+    let ended = || async {
+        let run = run_of(&channel, &run.run_id).await;
+        run.is_ok_and(|run| run.state() == RunState::Succeeded)
+    };
+    eventually(SOON, "it ends", ended).await;
+}

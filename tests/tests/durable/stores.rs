@@ -1,0 +1,198 @@
+//! Stores that fail, stall and come back: nothing is acknowledged that is not written, asks go on.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_proto::v1::{ErrorCode, RunState, attach_response, reply};
+use harness_server::Limits;
+use harness_server::store::{Fault, Faulty, Memory, StoreError};
+use harness_tests::durable::{journal, resuming, run_of, start, started, step, value};
+use harness_tests::raw::{
+    Embedded, RawSlot, SOON, asking, eventually, full_hello, payload, reason, runs, typed, within,
+};
+use tonic::Code;
+
+async fn harness() -> (Embedded, Arc<Faulty>) {
+    let store = Arc::new(Faulty::over(Arc::new(Memory::default())));
+    let harness = Embedded::storing(Limits::default(), Some(store.clone())).await;
+    (harness, store)
+}
+
+#[tokio::test]
+async fn a_store_that_fails_refuses_new_runs_while_asks_go_on() {
+    let (harness, store) = harness().await;
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    for error in [StoreError::Full, StoreError::ReadOnly, StoreError::Corrupt] {
+        store.begin(0, Fault::Fails(error.clone()));
+        let status = within(SOON, runs(&channel).start_run(start("echo", "1"))).await;
+        let status = status.expect_err("nothing is written");
+        let told = typed(&status, Code::Unavailable, ErrorCode::StoreUnavailable);
+        assert!(
+            told.message.contains(&error.to_string()),
+            "{}",
+            told.message
+        );
+
+        let asked = asking(&harness, "echo", SOON).await;
+        let request = slot.request().await;
+        slot.reply(&request, "2").await;
+        within(SOON, asked)
+            .await
+            .expect("no panic")
+            .expect("an answer");
+        store.end();
+    }
+    let run = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    assert_eq!(request.run_id, run.run_id);
+    slot.reply(&request, "3").await;
+    journal(&channel, &run.run_id, SOON).await;
+}
+
+#[tokio::test]
+async fn an_append_that_is_not_written_ends_the_call_and_the_worker_resumes() {
+    let (harness, store) = harness().await;
+    let channel = harness.connect().await;
+    let hello = full_hello("echo");
+    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    slot.send(step(&request, 1, "first", "1")).await;
+    assert!(matches!(
+        slot.next().await,
+        attach_response::Frame::Appended(_)
+    ));
+    store.begin(0, Fault::Fails(StoreError::Full));
+    slot.send(step(&request, 2, "second", "2")).await;
+    let status = slot.end().await;
+    assert_eq!(
+        (status.code(), reason(&status)),
+        (Code::Unavailable, "STORE_UNAVAILABLE".into())
+    );
+    store.end();
+
+    let resumed = || async {
+        let mut slot = RawSlot::open(harness.connect().await).await;
+        let hello = resuming(hello.clone(), &request);
+        slot.send(harness_proto::v1::attach_request::Frame::Hello(hello))
+            .await;
+        let Ok(Some(told)) = within(SOON, slot.inbound.message()).await else {
+            return false;
+        };
+        let Some(attach_response::Frame::Welcome(welcome)) = told.frame else {
+            panic!("expected welcome, got {told:?}")
+        };
+        assert_eq!(welcome.resume.map(|it| it.last_worker_seq), Some(1));
+        slot.send(step(&request, 2, "second", "2")).await;
+        slot.reply_as(&request, 3, reply::Outcome::Value(payload("3")))
+            .await;
+        let run = journal(&channel, &run.run_id, SOON).await;
+        assert_eq!(run.len(), 6);
+        true
+    };
+    eventually(Duration::from_secs(10), "the worker resumes", resumed).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_is_not_written_is_asked_for_again() {
+    let (harness, store) = harness().await;
+    let channel = harness.connect().await;
+    let hello = full_hello("echo");
+    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    store.begin(0, Fault::Fails(StoreError::Full));
+    slot.reply(&request, "1").await;
+    assert_eq!(reason(&slot.end().await), "STORE_UNAVAILABLE");
+    store.end();
+    let stands = run_of(&channel, &run.run_id).await.expect("known");
+    assert_eq!(stands.state(), RunState::Running, "nothing was decided");
+    let ended = || async {
+        let mut slot = RawSlot::open(harness.connect().await).await;
+        let hello = resuming(hello.clone(), &request);
+        slot.send(harness_proto::v1::attach_request::Frame::Hello(hello))
+            .await;
+        if !matches!(within(SOON, slot.inbound.message()).await, Ok(Some(_))) {
+            return false;
+        }
+        slot.reply(&request, "1").await;
+        journal(&channel, &run.run_id, SOON).await;
+        true
+    };
+    eventually(Duration::from_secs(10), "the worker says it again", ended).await;
+    let run = run_of(&channel, &run.run_id).await.expect("known");
+    assert_eq!((value(&run), run.attempt), ("1".to_owned(), 1));
+}
+
+#[tokio::test]
+async fn a_cancel_that_is_not_written_is_told_and_changes_nothing() {
+    let (harness, store) = harness().await;
+    let channel = harness.connect().await;
+    let run = {
+        let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+        let asked = asking(&harness, "echo", SOON).await;
+        let request = slot.request().await;
+        let run = started(&channel, start("echo", "1")).await;
+        store.begin(0, Fault::Fails(StoreError::Full));
+        let cancel = harness_proto::v1::CancelRunRequest {
+            run_id: run.run_id.clone(),
+            ..harness_proto::v1::CancelRunRequest::default()
+        };
+        let status = within(SOON, runs(&channel).cancel_run(cancel)).await;
+        let _ = typed(
+            &status.expect_err("nothing is written"),
+            Code::Unavailable,
+            ErrorCode::StoreUnavailable,
+        );
+        store.end();
+        slot.reply(&request, "1").await;
+        within(SOON, asked)
+            .await
+            .expect("no panic")
+            .expect("an answer");
+        let request = within(Duration::from_secs(10), slot.request()).await;
+        assert_eq!(request.run_id, run.run_id, "it goes on");
+        slot.reply(&request, "2").await;
+        run
+    };
+    journal(&channel, &run.run_id, SOON).await;
+}
+
+#[tokio::test]
+async fn a_store_that_stalls_holds_acknowledgements_back_and_nothing_else() {
+    let (harness, store) = harness().await;
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    let mut other = RawSlot::attach(harness.connect().await, full_hello("other")).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    store.begin(0, Fault::Stalls);
+    slot.send(step(&request, 1, "first", "1")).await;
+    slot.reply_as(&request, 2, reply::Outcome::Value(payload("2")))
+        .await;
+    let stalled = || async {
+        eprintln!("{:?}", store.seen());
+        store.seen().ends_with(&["append", "finish"])
+    };
+    eventually(SOON, "both are on their way", stalled).await;
+    let stands = run_of(&channel, &run.run_id).await.expect("known");
+    assert_eq!((stands.state(), stands.head), (RunState::Running, 2));
+    let asked = asking(&harness, "other", SOON).await;
+    let theirs = other.request().await;
+    other.reply(&theirs, "1").await;
+    within(SOON, asked)
+        .await
+        .expect("no panic")
+        .expect("an answer");
+    store.end();
+    loop {
+        match slot.next().await {
+            attach_response::Frame::Appended(told) if told.worker_seq == 2 => break,
+            attach_response::Frame::Appended(_) | attach_response::Frame::Heartbeat(_) => {}
+            other => panic!("expected appended, got {other:?}"),
+        }
+    }
+    let run = run_of(&channel, &run.run_id).await.expect("known");
+    assert_eq!(run.state(), RunState::Succeeded);
+}
