@@ -106,6 +106,28 @@ async fn an_answer_that_breaks_off_or_stalls_is_none() {
 }
 
 #[tokio::test]
+async fn an_error_with_status_200_is_one() {
+    for (body, failure) in [
+        (
+            r#"{"error":{"code":"insufficient_quota","message":"x"}}"#,
+            Failure::Billing,
+        ),
+        (
+            r#"{"error":{"code":503,"message":"x"}}"#,
+            Failure::Transient,
+        ),
+        (r#"{"type":"message","content":[]}"#, Failure::Unreadable),
+    ] {
+        let provider = Provider::start([Reply::json(200, body)]).await;
+        assert_eq!(
+            ask(&provider).await.expect_err(body).failure(),
+            failure,
+            "{body}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn nobody_there_is_an_error_that_may_pass_and_shows_no_key() {
     let provider = Provider::start([]).await;
     let model = anthropic(&provider);

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::decoding::{Decoder, Incoming};
+use super::decoding::{Decoder, Incoming, in_stream_error, json};
 use super::failure::{Answered, Failure, ModelError, judge};
 use super::pieces::Pieces;
 use super::request::Request;
@@ -117,7 +117,11 @@ impl Endpoint {
         request: &Request,
         body: &Value,
     ) -> Result<String, ModelError> {
-        let mut answer = self.send(request, body).await?;
+        let answer = self.send(request, body).await?;
+        self.read(answer).await
+    }
+
+    async fn read(&self, mut answer: reqwest::Response) -> Result<String, ModelError> {
         let mut bytes = Vec::new();
         while let Some(chunk) = self.chunk(&mut answer).await? {
             if bytes.len() + chunk.len() > BODY_BYTES_MAX {
@@ -139,6 +143,10 @@ impl Endpoint {
         pieces: &mut Pieces,
     ) -> Result<Response, ModelError> {
         let mut answer = self.send(request, body).await?;
+        if is_json(&answer) {
+            // A server that answers no stream where one was asked for has an error to tell.
+            return Err(in_stream_error(&json(&self.read(answer).await?)?));
+        }
         let mut incoming = Incoming::new(decoder);
         let broken = loop {
             match self.chunk(&mut answer).await {
@@ -223,6 +231,12 @@ impl Endpoint {
         );
         ModelError::new(failure, message)
     }
+}
+
+fn is_json(answer: &reqwest::Response) -> bool {
+    let kind = answer.headers().get("content-type");
+    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    kind.starts_with("application/json")
 }
 
 fn not_sent(error: reqwest::Error) -> ModelError {
