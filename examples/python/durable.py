@@ -260,7 +260,8 @@ class Slot:
         outbox.put_nowait(wire.AttachRequest(hello=hello))
         if self.leaving.is_set():
             self.leave()
-        stream = service.WorkerServiceStub(self.channel).Attach(frames(outbox))
+        stub = service.WorkerServiceStub(self.channel)
+        stream = stub.Attach(frames(outbox), metadata=credentials())
         request, entries = None, []
         try:
             while (frame := await asyncio.wait_for(stream.read(), quiet)) is not grpc.aio.EOF:
@@ -328,6 +329,12 @@ def open_channel(address):
         ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0), *unix,
     ])
+
+
+def credentials():
+    """The metadata that says who calls: a pool gives each process it starts a token."""
+    token = os.environ.get("HARNESS_TOKEN")
+    return [("authorization", f"Bearer {token}")] if token else []
 
 
 async def serve(agent, reply, address, slots=1):

@@ -111,10 +111,11 @@ class Calls:
     """A stub whose calls end one after the other as told, the last one with OK."""
 
     def __init__(self, *calls):
-        self.calls, self.hellos = [*calls, Call(Code.OK)], []
+        self.calls, self.hellos, self.shown = [*calls, Call(Code.OK)], [], []
 
-    def Attach(self, frames):
+    def Attach(self, frames, metadata):
         self.hellos.append(next(frames).hello)
+        self.shown.append(metadata)
         return self.calls.pop(0)
 
 
@@ -154,3 +155,15 @@ def test_other_ends_are_waited_out_for_longer_and_longer_until_a_welcome(waits):
 def test_a_refusal_is_for_good():
     calls = Calls(Call(Code.INVALID_ARGUMENT, welcome=False))
     assert not worker.Worker(calls, wire.Hello(), worker.reply).slot()
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"), [("secret", [("authorization", "Bearer secret")]), ("", []), (None, [])]
+)
+def test_every_call_shows_the_token_that_a_pool_has_given(token, shown, waits, monkeypatch):
+    monkeypatch.delenv("HARNESS_TOKEN", raising=False)
+    if token is not None:
+        monkeypatch.setenv("HARNESS_TOKEN", token)
+    calls = Calls(Call(Code.CANCELLED))
+    assert worker.Worker(calls, wire.Hello(), worker.reply).slot()
+    assert calls.shown == [shown, shown]

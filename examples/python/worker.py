@@ -66,6 +66,7 @@ class Worker:
 
     def __init__(self, stub, offer, reply):
         self.stub, self.offer, self.reply = stub, offer, reply
+        self.credentials = credentials()
         self.lock = threading.RLock()  # over the three below
         self.calls = {}  # the outbox of each open call: whether a request is in hand
         self.leaving = threading.Event()
@@ -117,7 +118,7 @@ class Worker:
             self.calls[outbox] = False
             if self.leaving.is_set():
                 outbox.put(None)
-        call = self.stub.Attach(iter(outbox.get, None))
+        call = self.stub.Attach(iter(outbox.get, None), metadata=self.credentials)
         # grpcio calls it also while `reply` works or sleeps; it gives False when it is too late.
         call.add_callback(ended.set) or ended.set()
         welcomed, held, interrupted = False, None, False
@@ -166,6 +167,12 @@ def open_channel(address):
         # grpcio would send the percent-encoded path, which is no valid HTTP/2 authority.
         options.append(("grpc.default_authority", "localhost"))
     return grpc.insecure_channel(target, options)
+
+
+def credentials():
+    """The metadata that says who calls: a pool gives each process it starts a token."""
+    token = os.environ.get("HARNESS_TOKEN")
+    return [("authorization", f"Bearer {token}")] if token else []
 
 
 def run(agent, reply, **schemas):

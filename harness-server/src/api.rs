@@ -15,6 +15,7 @@ mod hang_ups;
 mod health;
 mod http;
 mod many;
+mod metrics;
 mod pools;
 mod records;
 mod router;

@@ -8,6 +8,7 @@ mod ask;
 mod bench;
 mod check;
 mod demo;
+mod dev;
 mod drain;
 mod error;
 #[cfg(target_os = "linux")]
@@ -15,8 +16,10 @@ pub(crate) mod guard;
 mod output;
 mod pools;
 mod program;
+mod progress;
 mod reloads;
 mod restart;
+mod run;
 mod serve;
 mod usage;
 mod workers;
@@ -38,9 +41,11 @@ const EXAMPLES: &str = "\
 Examples:
   harness demo                       see it work: an answer, a hung agent stopped on time
   harness serve                      run a harness on 127.0.0.1:7070
+  harness dev -- python3 worker.py   and a worker of yours, replaced when you save
   harness ask echo '\"hello\"'         ask an agent
   harness ask echo hello --json | jq .reply
   harness ask echo --many < requests.jsonl > answers.jsonl
+  harness run start report may         have a run made that outlives all of us
   harness agents                     what can be asked
   harness workers                    who answers, and with what they are busy
   harness drain box-4711             have a worker finish, leave and not come back
@@ -78,9 +83,11 @@ enum Command {
     Drain(drain::Drain),
     Pools(pools::Pools),
     Restart(restart::Restart),
+    Run(run::Run),
     Check(check::Check),
     Bench(bench::Bench),
     Demo(demo::Demo),
+    Dev(dev::Dev),
     #[command(hide = true)]
     DemoWorker(demo::worker::DemoWorker),
 }
@@ -149,11 +156,17 @@ impl Cli {
     pub(crate) fn log_level(&self) -> Level {
         let service = matches!(self.command, Command::Serve(_));
         match (self.verbose, service) {
+            (0, false) if self.shows_workers() => Level::Own,
             (0, false) => Level::Warn,
             (0, true) => Level::Info,
             (1, _) => Level::Debug,
             (_, _) => Level::Trace,
         }
+    }
+
+    /// Whether what workers write is shown as it is.
+    pub(crate) fn shows_workers(&self) -> bool {
+        matches!(self.command, Command::Dev(_))
     }
 
     /// How many threads the runtime has.
@@ -195,9 +208,11 @@ impl Command {
             Self::Drain(drain) => drain.run().await,
             Self::Pools(pools) => pools.run().await,
             Self::Restart(restart) => restart.run().await,
+            Self::Run(run) => run.run().await,
             Self::Check(check) => check.run().await,
             Self::Bench(bench) => bench.run().await,
             Self::Demo(demo) => demo.run().await,
+            Self::Dev(dev) => dev.run().await,
             Self::DemoWorker(worker) => worker.run().await,
         }
     }
@@ -206,6 +221,7 @@ impl Command {
     fn form(&self) -> Form {
         let json = match self {
             Self::Ask(ask) => return ask.form(),
+            Self::Run(run) => return run.form(),
             Self::Agents(agents) => agents.json,
             Self::Workers(workers) => workers.json,
             Self::Drain(drain) => drain.json,
@@ -213,7 +229,7 @@ impl Command {
             Self::Restart(restart) => restart.json,
             Self::Check(check) => check.json,
             Self::Bench(bench) => bench.json,
-            Self::Serve(_) | Self::Demo(_) | Self::DemoWorker(_) => false,
+            Self::Serve(_) | Self::Demo(_) | Self::Dev(_) | Self::DemoWorker(_) => false,
         };
         if json { Form::Json } else { Form::Text }
     }

@@ -131,6 +131,15 @@ launcher = ["podman", "run"]
 }
 
 #[test]
+fn a_pool_without_network_dials_no_tcp_address() {
+    let text = format!("{POOL}address = \"tcp\"\nsandbox = {{ network = false }}");
+    let told = Config::parse(&text).expect_err("refused").to_string();
+    let expected = "line 5: pool \"summarize\": address: without sandbox.network no TCP address is \
+                    reached: leave address out";
+    assert_eq!(told, expected);
+}
+
+#[test]
 fn each_mistake_in_a_pool_is_told_with_its_line() {
     let told = |text: &str| {
         let text = format!("{POOL}{text}");

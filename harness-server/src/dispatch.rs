@@ -13,6 +13,7 @@ mod asks;
 mod chains;
 mod durable;
 mod history;
+mod load;
 mod past;
 mod ends;
 mod events;
@@ -49,6 +50,7 @@ pub use actions::{Action, Note};
 pub use durable::{Change, NewEntry, Replay, Said, Start, Stored, Write};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
+pub use load::AgentLoad;
 pub use pools::Pooled;
 pub use resuming::{Back, Resumed};
 pub use starting::Loaded;
@@ -178,6 +180,13 @@ impl Core {
         self.slots
             .get(&slot)
             .is_some_and(|entry| entry.slot.delivery().is_some())
+    }
+
+    /// Whether the worker of a slot has shown that it has the request in it.
+    #[must_use]
+    pub fn has_taken(&self, slot: SlotId) -> bool {
+        let entry = self.slots.get(&slot);
+        entry.is_some_and(|entry| entry.slot.has_taken())
     }
 
     /// Whether nothing is attached and nothing runs.

@@ -12,6 +12,7 @@ mod reading;
 mod slot_handle;
 mod storing;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -24,7 +25,7 @@ use uuid::Uuid;
 
 use crate::config::Limits;
 use crate::dispatch::{
-    Action, AgentView, Back, Chance, Core, Event, Note, Offer, Pooled, WorkerView, Write,
+    Action, AgentLoad, AgentView, Back, Chance, Core, Event, Note, Offer, Pooled, WorkerView, Write,
 };
 use crate::envelope::{Answer, Failure};
 use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
@@ -252,6 +253,12 @@ impl Engine {
         });
     }
 
+    /// Whether a worker owes a released for other work than this.
+    #[must_use]
+    pub fn owes_more(&self, worker: WorkerId, released: Option<(Delivery, Lease)>) -> bool {
+        self.lock().core.owes_more(worker, released)
+    }
+
     /// An operator wants a worker to finish, leave and not come back.
     pub fn drain(&self, worker: WorkerId, reason: String) {
         self.apply(Event::Drain { worker, reason });
@@ -296,6 +303,12 @@ impl Engine {
     #[must_use]
     pub fn agents(&self, namespace: &str) -> Vec<AgentView> {
         self.lock().core.view_agents(namespace)
+    }
+
+    /// How busy each known agent is.
+    #[must_use]
+    pub fn loads(&self) -> BTreeMap<AgentKey, AgentLoad> {
+        self.lock().core.loads()
     }
 
     /// Whether an agent has a slot that is not leaving, or a pool that is not crash-looping; none

@@ -16,6 +16,7 @@ pub mod dispatch;
 pub mod schema;
 pub mod config;
 pub mod engine;
+pub mod auth;
 pub mod session;
 pub mod supervisor;
 pub mod api;

@@ -7,7 +7,7 @@ mod address;
 mod first_bytes;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, info, warn};
 
 use crate::api::Router;
+use crate::auth::Entry;
 use crate::config::Limits;
 
 pub use address::{Address, AddressError};
@@ -40,6 +41,7 @@ const LATE_CONNECTIONS: usize = 1024;
 /// A socket that is listened on.
 pub struct Listener {
     socket: Socket,
+    entry: Entry,
     name: String,
 }
 
@@ -49,6 +51,8 @@ enum Socket {
         UnixListener,
         #[expect(dead_code, reason = "removes the file when dropped")] SocketFile,
     ),
+    /// Its file is somebody else's.
+    Processes(UnixListener),
 }
 
 /// The file of a Unix socket; removed when the listener is dropped.
@@ -107,10 +111,36 @@ impl Listener {
         }
     }
 
+    /// The socket of the processes of a pool.
+    #[must_use]
+    pub fn of_processes(socket: UnixListener) -> Self {
+        Self {
+            socket: Socket::Processes(socket),
+            entry: Entry::Processes,
+            name: "the socket of a pool".to_owned(),
+        }
+    }
+
     /// The address, with the port the system gave.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// A TCP address by which a process of this machine reaches it; none when it is no such port.
+    #[must_use]
+    pub fn dialled_here(&self) -> Option<String> {
+        let Socket::Tcp(socket) = &self.socket else {
+            return None;
+        };
+        let mut address = socket.local_addr().ok()?;
+        if address.ip().is_unspecified() {
+            address.set_ip(match address {
+                SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+                SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+            });
+        }
+        Some(address.to_string())
     }
 
     async fn bind_tcp(host_port: &str, insecure: bool) -> Result<Self, ListenError> {
@@ -134,6 +164,7 @@ impl Listener {
         let name = socket.local_addr().map_err(refused)?.to_string();
         Ok(Self {
             socket: Socket::Tcp(socket),
+            entry: Entry::Open,
             name,
         })
     }
@@ -174,6 +205,7 @@ impl Listener {
         std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)).map_err(refused)?;
         Ok(Self {
             socket: Socket::Unix(socket, file),
+            entry: Entry::Open,
             name: address,
         })
     }
@@ -201,6 +233,7 @@ impl Listener {
             match accepted {
                 Ok((stream, peer)) => {
                     let connection = Connection {
+                        entry: self.entry,
                         peer,
                         close: close.clone(),
                     };
@@ -220,7 +253,7 @@ impl Listener {
                 let (stream, peer) = accept_tcp(listener).await?;
                 Ok((Box::new(stream), peer.to_string().into()))
             }
-            Socket::Unix(listener, _) => {
+            Socket::Unix(listener, _) | Socket::Processes(listener) => {
                 let (stream, _) = listener.accept().await?;
                 Ok((Box::new(stream), "unix".into()))
             }
@@ -247,6 +280,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
 type Stream = Box<dyn Io>;
 
 struct Connection {
+    entry: Entry,
     peer: Arc<str>,
     close: CancellationToken,
 }
@@ -255,7 +289,8 @@ impl Connection {
     async fn serve(self, stream: Stream, router: Router, limits: Limits) {
         let seen = Arc::new(Seen::default());
         let io = TokioIo::new(FirstBytes::new(stream, seen.clone()));
-        let service = TowerToHyperService::new(router.for_peer(self.peer.clone()));
+        let service =
+            TowerToHyperService::new(router.for_connection(self.entry, self.peer.clone()));
         let builder = builder(&limits);
         let connection = builder.serve_connection(io, service);
         tokio::pin!(connection);

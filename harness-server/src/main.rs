@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    telemetry::start(cli.log_level());
+    telemetry::start(cli.log_level(), cli.shows_workers());
     let runtime = match runtime(cli.threads()) {
         Ok(runtime) => runtime,
         Err(error) => return cli.cannot_start(error),

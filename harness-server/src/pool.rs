@@ -10,6 +10,7 @@ mod ends;
 mod process;
 mod restarts;
 mod seats;
+mod totals;
 mod view;
 
 #[cfg(test)]
@@ -27,6 +28,7 @@ use restarts::Restarts;
 
 pub use process::{Dialect, Exit, Reason, Rung, Stop};
 pub use restarts::{CRASHES_MAX, Restart};
+pub use totals::{Climbs, Totals};
 pub use view::{PhaseView, ProcessView, State, StopView, View};
 
 /// What a pool keeps to.
@@ -77,7 +79,7 @@ pub enum Event {
         process: ProcessId,
         /// How.
         exit: Exit,
-        /// Whether it was ever given a request.
+        /// Whether it was ever ready: given a request, or, where it dials back, attached.
         was_asked: bool,
     },
     /// Nothing is left of a process and its descendants: its seat is free.
@@ -132,7 +134,7 @@ pub enum Ended {
     Normal,
     /// The harness ended it.
     Stopped(Reason),
-    /// It never became ready, or ended before it was given a request.
+    /// It never became ready; in JSON Lines, it ended before it was given a request.
     FailedStart,
     /// It died by itself.
     Crashed,
@@ -164,6 +166,7 @@ pub struct Pool {
     last_exit: Option<Exit>,
     /// The latest processes the harness has ended.
     stops: VecDeque<StopView>,
+    totals: Totals,
 }
 
 impl Pool {
@@ -181,6 +184,7 @@ impl Pool {
             replacing_waits: None,
             last_exit: None,
             stops: VecDeque::new(),
+            totals: Totals::default(),
         }
     }
 
@@ -212,7 +216,12 @@ impl Pool {
             }
             Event::NotStarted(process) => self.not_started(now, process, actions),
             Event::Attached(process) => self.attached(now, process, actions),
-            Event::Answered(process) => self.answered(process),
+            // Most answers change nothing about seats.
+            Event::Answered(process) => {
+                if !self.answered(process) {
+                    return;
+                }
+            }
             Event::Detached(process, why) => self.detached(now, process, why, actions),
             Event::Exited {
                 process,
@@ -257,6 +266,8 @@ impl Pool {
                     && ladder.reason == Reason::Cancelled
                     && ladder.rung == Rung::CallEnded =>
             {
+                let after = now.saturating_duration_since(ladder.began);
+                self.totals.released.add(after);
                 process.enter(now, Phase::Attached);
             }
             Phase::Stopping(_) => actions.push(Action::Dismiss(id)),
@@ -264,15 +275,19 @@ impl Pool {
         }
     }
 
-    fn answered(&mut self, id: ProcessId) {
+    /// A process has answered; whether it is to be replaced from now on.
+    fn answered(&mut self, id: ProcessId) -> bool {
         let max_requests = self.rules.max_requests;
-        if let Some(process) = self.processes.get_mut(&id) {
-            process.answered += 1;
-            process.worn |= max_requests > 0 && process.answered >= max_requests;
-            if process.answered == 1 {
-                self.restarts.useful();
-            }
+        let Some(process) = self.processes.get_mut(&id) else {
+            return false;
+        };
+        process.answered += 1;
+        if process.answered == 1 {
+            self.restarts.useful();
         }
+        let is_worn = max_requests > 0 && process.answered >= max_requests;
+        process.worn |= is_worn;
+        is_worn
     }
 
     fn detached(&mut self, now: Instant, id: ProcessId, why: Detached, actions: &mut Vec<Action>) {
@@ -292,11 +307,16 @@ impl Pool {
             Phase::Stopping(_) | Phase::Exited(_) => return,
         };
         process.enter(now, Phase::Stopping(Ladder::begin(now, reason)));
-        // A JSON Lines worker cannot be told to stop in any other way. One that has answered the
-        // only request it was to get is about to end by itself.
-        let ends_by_itself =
-            why == Detached::Left && self.rules.per_request && process.answered > 0;
-        if self.rules.dialect == Dialect::Jsonl && !ends_by_itself {
+        let at_once = match self.rules.dialect {
+            // It cannot be told to stop in any other way. One that has answered the only request
+            // it was to get is about to end by itself.
+            Dialect::Jsonl => {
+                why != Detached::Left || !self.rules.per_request || process.answered == 0
+            }
+            // The end of all calls may have overtaken what tells it to leave.
+            Dialect::Grpc => reason == Reason::Leaving && why == Detached::Left,
+        };
+        if at_once {
             self.climb(now, id, Rung::Sigterm, actions);
         }
     }

@@ -66,6 +66,20 @@ fn a_process_that_was_to_go_does_not_come_back_when_its_last_request_is_cancelle
 }
 
 #[test]
+fn a_process_of_a_leaving_pool_whose_call_was_ended_with_all_others_gets_sigterm_at_once() {
+    let mut world = World::running(rules());
+    assert_eq!(world.apply(Event::Leave), [dismiss(1)]);
+    assert_eq!(world.detached(1, Detached::Left), [terminate(1)]);
+
+    // One that is only replaced has heard that it is to leave, and ends by itself.
+    let mut replaced = World::running(rules());
+    replaced.apply(Event::Restart);
+    assert_eq!(replaced.ready(2), [dismiss(1)]);
+    assert_eq!(replaced.detached(1, Detached::Left), []);
+    assert_eq!(replaced.wake(), (500 * MS, vec![terminate(1)]));
+}
+
+#[test]
 fn a_json_lines_worker_at_work_gets_sigterm_at_once() {
     for why in [Detached::Cancelled, Detached::Broke] {
         let mut world = World::running(jsonl());

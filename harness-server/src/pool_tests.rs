@@ -13,6 +13,8 @@ use crate::retry::{Policy, Waits};
 mod ladder;
 #[path = "pool_seats_tests.rs"]
 mod seats;
+#[path = "pool_totals_tests.rs"]
+mod totals;
 #[path = "pool_walk_tests.rs"]
 mod walk;
 

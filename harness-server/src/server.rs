@@ -9,11 +9,12 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tracing::info;
 
 use crate::api::{self, Router};
+use crate::auth::Auth;
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::listener::{Address, ListenError, Listener};
 use crate::store::{Sqlite, Store, StoreError};
-use crate::supervisor::{self, Supervisor, SupervisorError};
+use crate::supervisor::{self, Means, Serve, Supervisor, SupervisorError};
 
 /// How long sessions and connections may take to end once they have been told to.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
@@ -119,9 +120,14 @@ impl Server {
             }
             None => Engine::new(config.limits),
         };
-        let supervisor = Supervisor::new(engine.clone(), config.pools, config.guard).await?;
+        let auth = Auth::default();
+        let means = Means {
+            guard: config.guard,
+            tcp: listeners.iter().find_map(Listener::dialled_here),
+        };
+        let supervisor = Supervisor::new(engine.clone(), auth.clone(), config.pools, means).await?;
         let sessions = TaskTracker::new();
-        let router = api::router(&engine, sessions.clone(), names, supervisor.handle());
+        let router = api::router(&engine, sessions.clone(), names, supervisor.handle(), auth);
         Ok(Self {
             engine,
             listeners,
@@ -164,10 +170,28 @@ impl Server {
             let (engine, ended) = (self.engine.clone(), ended.clone());
             async move { engine.run_store(ended).await }
         });
-        // It begins to leave with the engine, which ends what its processes have in hand.
-        let pools = self.supervisor.run(accepted_until.clone());
-        let pools = AbortOnDropHandle::new(tokio::spawn(pools));
         let (accepting, connections) = (TaskTracker::new(), TaskTracker::new());
+        // Its processes may dial until nothing of them is left.
+        let doors = TaskTracker::new();
+        let serve: Serve = Arc::new({
+            let (router, limits) = (self.router.clone(), self.engine.limits().clone());
+            let (doors, connections) = (doors.clone(), connections.clone());
+            let ended = ended.clone();
+            move |socket, stop| {
+                let listener = Listener::of_processes(socket);
+                let (connections, close) = (connections.clone(), ended.clone());
+                doors.spawn(listener.serve(
+                    router.clone(),
+                    limits.clone(),
+                    connections,
+                    stop,
+                    close,
+                ));
+            }
+        });
+        // It begins to leave with the engine, which ends what its processes have in hand.
+        let pools = self.supervisor.run(accepted_until.clone(), serve);
+        let pools = AbortOnDropHandle::new(tokio::spawn(pools));
         for listener in self.listeners {
             accepting.spawn(listener.serve(
                 self.router.clone(),
@@ -184,7 +208,7 @@ impl Server {
         self.engine.leave().await;
         pools.await.expect("the supervisor must not panic");
         ended.cancel();
-        for tracker in [&connections, &self.sessions] {
+        for tracker in [&doors, &connections, &self.sessions] {
             tracker.close();
             // What does not end in time is dropped with the runtime.
             drop(tokio::time::timeout(END_TIMEOUT, tracker.wait()).await);

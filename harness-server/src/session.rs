@@ -4,6 +4,7 @@
 //! Holds no slot state: every frame goes to the engine through a `SlotHandle`, and what goes back
 //! is in the call's `Outbox`, which `api` writes.
 
+mod attended;
 mod hello;
 mod pump;
 
@@ -13,12 +14,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_stream::{Stream, StreamExt};
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
+use crate::auth::{AUDIT, Attendance, Principal};
+use crate::dispatch::Offer;
 use crate::engine::{Engine, OfferSchemas, Outbox, Resumes, SlotHandle};
 use crate::envelope::{Failure, Payload};
-use crate::ids::Delivery;
+use crate::ids::{Delivery, Lease};
 use crate::slot::{End, EntryKind, Level, Refusal};
+
+use attended::Attended;
 
 pub use hello::{Hello, PROTOCOL_VERSION, Previous};
 
@@ -78,16 +83,27 @@ pub struct Session {
     engine: Engine,
     outbox: Arc<Outbox>,
     peer: Arc<str>,
+    principal: Principal,
+    attendance: Option<Attendance>,
 }
 
 impl Session {
-    /// A call that has just come, from the address `peer`.
+    /// A call that has just come, from the address `peer`. That of a process of a pool comes with
+    /// its attendance.
     #[must_use]
-    pub fn new(engine: Engine, outbox: Arc<Outbox>, peer: Arc<str>) -> Self {
+    pub fn new(
+        engine: Engine,
+        outbox: Arc<Outbox>,
+        peer: Arc<str>,
+        principal: Principal,
+        attendance: Option<Attendance>,
+    ) -> Self {
         Self {
             engine,
             outbox,
             peer,
+            principal,
+            attendance,
         }
     }
 
@@ -104,9 +120,15 @@ impl Session {
         };
         let level = hello.level();
         match self.open(*hello).await {
-            Ok(slot) => {
+            Ok((slot, mut attended)) => {
                 let interval = self.engine.limits().heartbeat_interval;
-                pump::pump(slot, inbound, heartbeats(level, interval)).await;
+                // One that the engine has not let in was not attached.
+                if let Some(attended) = &mut attended
+                    && !self.outbox.has_end()
+                {
+                    attended.attached().await;
+                }
+                pump::pump(slot, inbound, heartbeats(level, interval), attended).await;
             }
             Err(End::Refused(refusal)) => self.refuse(refusal),
             Err(end) => self.outbox.end(end),
@@ -130,11 +152,25 @@ impl Session {
         }
     }
 
-    async fn open(&self, hello: Hello) -> Result<SlotHandle, End> {
+    async fn open(&self, hello: Hello) -> Result<(SlotHandle, Option<Attended>), End> {
         let invalid = |message| End::Refused(Refusal::Invalid(message));
         let (mut offer, previous) = hello
             .accept(self.engine.limits(), &self.peer)
             .map_err(End::Refused)?;
+        let may = self.principal.may_offer(&offer.agent);
+        may.map_err(|why| End::Refused(Refusal::Denied(why.message)))?;
+        let (released, resumed) = match previous {
+            Previous::None => (None, None),
+            Previous::Released(delivery, lease) => (Some((delivery, lease)), None),
+            Previous::Resume(delivery, lease) => (None, Some((delivery, lease))),
+        };
+        let mut attended = match &self.attendance {
+            Some(attendance) => {
+                let attended = self.attend(attendance, &offer, released);
+                Some(attended.map_err(End::Refused)?)
+            }
+            None => None,
+        };
         let schemas = OfferSchemas {
             request: self
                 .engine
@@ -148,15 +184,17 @@ impl Session {
                 .map_err(|error| invalid(format!("agent.reply_schema: {error}")))?,
         };
         let worker = offer.worker;
-        let (released, back) = match previous {
-            Previous::None => (None, None),
-            Previous::Released(delivery, lease) => (Some((delivery, lease)), None),
-            Previous::Resume(delivery, lease) => {
-                match self.engine.resumes(worker, delivery, lease).await {
-                    Resumes::With(back) => (None, back),
-                    Resumes::Ends(end) => return Err(end),
+        let back = match resumed {
+            Some((delivery, lease)) => match self.engine.resumes(worker, delivery, lease).await {
+                Resumes::With(back) => {
+                    if let (Some(attended), Some(_)) = (&mut attended, &back) {
+                        attended.resumes(delivery);
+                    }
+                    back
                 }
-            }
+                Resumes::Ends(end) => return Err(end),
+            },
+            None => None,
         };
         offer.request_schema = schemas.request.as_ref().map(|schema| schema.id());
         debug!(%worker, name = offer.info.name, agent = %offer.agent, "slot opens");
@@ -166,11 +204,38 @@ impl Session {
         if let Some((delivery, lease)) = released {
             self.engine.released(worker, delivery, lease);
         }
-        Ok(slot)
+        Ok((slot, attended))
+    }
+
+    /// Lets the process of a pool in, if it may come back.
+    fn attend(
+        &self,
+        attendance: &Attendance,
+        offer: &Offer,
+        released: Option<(Delivery, Lease)>,
+    ) -> Result<Attended, Refusal> {
+        let process = attendance.process();
+        if !process.is_worker(offer.worker, &offer.info.name) {
+            return Err(Refusal::Invalid(
+                "worker.worker_id is another than that of the hello before: a process makes one \
+                 when it starts"
+                    .to_owned(),
+            ));
+        }
+        // One that still works on what was cancelled is stopped in another way.
+        if process.is_over() || self.engine.owes_more(offer.worker, released) {
+            return Err(Refusal::Drained);
+        }
+        Ok(Attended::new(attendance.clone(), offer.worker))
     }
 
     fn refuse(&self, refusal: Refusal) {
-        info!(peer = %self.peer, ?refusal, "refused a hello");
+        match &refusal {
+            Refusal::Denied(why) => {
+                warn!(target: AUDIT, peer = %self.peer, who = %self.principal, "refused: {why}");
+            }
+            _ => info!(peer = %self.peer, ?refusal, "refused a hello"),
+        }
         self.outbox.end(End::Refused(refusal));
     }
 }

@@ -6,6 +6,9 @@
 
 mod chain;
 mod child;
+mod death;
+mod door;
+mod grpc;
 #[cfg(target_os = "linux")]
 pub mod guard;
 #[cfg(target_os = "linux")]
@@ -19,10 +22,13 @@ mod keeper;
 mod launch;
 mod output;
 mod pools;
+mod preparing;
 pub mod process;
+mod running;
 #[cfg(target_os = "linux")]
 mod wire;
 
+pub use door::Serve;
 pub use keeper::PoolView;
-pub use launch::{LaunchError, NotSet};
+pub use launch::{LaunchError, Means, NotSet};
 pub use pools::{Handle, Supervisor, SupervisorError, check};

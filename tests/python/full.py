@@ -103,7 +103,7 @@ class Call:
         self.worker, self.channel, self.welcome = worker, worker.channel, None
         self.hello = wire.Hello(released=released)
         self.hello.MergeFrom(worker.offer)
-        self.stream = service.WorkerServiceStub(self.channel).Attach()
+        self.stream = service.WorkerServiceStub(self.channel).Attach(metadata=credentials())
         self.writing = asyncio.Lock()  # grpc.aio takes one write at a time
         self.room = asyncio.Condition()  # over the next two
         self.seq, self.unacked = 0, deque()  # (worker_seq, bytes) of each append
@@ -318,6 +318,12 @@ def open_channel(address):
         ("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 10_000),
         ("grpc.http2.max_pings_without_data", 0), *unix,
     ])
+
+
+def credentials():
+    """The metadata that says who calls: a pool gives each process it starts a token."""
+    token = os.environ.get("HARNESS_TOKEN")
+    return [("authorization", f"Bearer {token}")] if token else []
 
 
 async def serve(agent, reply, schemas):

@@ -52,6 +52,12 @@ def puppet(order, context):
             return None
         case "exit":
             os._exit(order["code"])
+        case "pid":
+            return os.getpid()
+        case "print":
+            for _ in range(order["count"]):
+                print(order["line"])
+            return None
         case "output" if hasattr(context, "output"):
             return output(context, **order)
     raise ValueError(f"a worker of this level cannot {what}")
@@ -102,7 +108,7 @@ if __name__ == "__main__":
             import worker
         case "full":
             import full as worker
-    agent = os.environ.get("PUPPET_AGENT", "puppet")
+    agent = os.environ.get("PUPPET_AGENT") or os.environ.get("HARNESS_AGENT") or "puppet"
     if agent == "typed":
         schemas = {"request_schema": schema(), "reply_schema": schema(maximum=100)}
         sys.exit(worker.run(agent, typed, **schemas))

@@ -156,6 +156,12 @@ async fn accept(
         // A peer that finds no harness behind the proxy is reset, as one with no proxy is refused.
         match TcpStream::connect(&upstream).await {
             Ok(harness) if connections.len() < CONNECTIONS => {
+                // As the two ends have it: small frames would wait 40 ms for each other.
+                for stream in [&peer, &harness] {
+                    stream
+                        .set_nodelay(true)
+                        .expect("an open socket must take it");
+                }
                 connections.spawn(carry(peer, harness, orders, Arc::clone(&counts.pings)));
                 counts.accepted.fetch_add(1, Ordering::SeqCst);
             }

@@ -104,9 +104,13 @@ impl Drop for Embedded {
     }
 }
 
-/// A connection to `host:port`.
+/// A connection to `host:port` or `unix:/absolute/path`.
 pub async fn connect(address: &str) -> Channel {
-    Endpoint::from_shared(format!("http://{address}"))
+    let address = match address.strip_prefix("unix:") {
+        Some(path) => format!("unix://{path}"),
+        None => format!("http://{address}"),
+    };
+    Endpoint::from_shared(address)
         .expect("a valid address")
         .tcp_nodelay(true)
         .connect()
@@ -144,14 +148,26 @@ pub struct RawSlot {
 impl RawSlot {
     /// Opens a call and sends nothing.
     pub async fn open(channel: Channel) -> Self {
+        Self::open_as(channel, None).await.expect("the call opens")
+    }
+
+    /// Opens a call that shows an `authorization` and sends nothing.
+    ///
+    /// # Errors
+    /// The status of a call that is refused before its first frame.
+    pub async fn open_as(channel: Channel, authorization: Option<&str>) -> Result<Self, Status> {
         let (frames, outbound) = mpsc::channel(256);
         let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(64 << 20);
-        let call = client.attach(ReceiverStream::new(outbound));
-        let response = within(SOON, call).await.expect("the call opens");
-        Self {
+        let mut request = tonic::Request::new(ReceiverStream::new(outbound));
+        if let Some(authorization) = authorization {
+            let value = authorization.parse().expect("visible letters");
+            request.metadata_mut().insert("authorization", value);
+        }
+        let response = within(SOON, client.attach(request)).await?;
+        Ok(Self {
             frames: Some(frames),
             inbound: response.into_inner(),
-        }
+        })
     }
 
     /// Opens a call, says hello and is welcomed.

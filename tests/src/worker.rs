@@ -74,6 +74,16 @@ impl Worker {
         Some(WorkerBuilder::new("shout", command))
     }
 
+    /// The worker of durable runs of `examples/python`, agent `ledger`; none where there is no
+    /// Python.
+    ///
+    /// # Panics
+    /// As [`python`].
+    pub fn durable_python() -> Option<WorkerBuilder> {
+        let command = python(source("examples/python/durable.py"))?;
+        Some(WorkerBuilder::new("ledger", command))
+    }
+
     /// Its agent.
     pub fn agent(&self) -> &str {
         &self.agent

@@ -11,6 +11,7 @@ mod many;
 mod operator;
 mod plain;
 mod retry_policy;
+pub mod start;
 pub mod pools;
 pub mod runs;
 mod watch;
@@ -22,14 +23,15 @@ use std::time::Duration;
 use harness_proto::v1::admin_service_client::AdminServiceClient;
 use harness_proto::v1::run_service_client::RunServiceClient;
 use tokio::task::JoinSet;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Channel;
 
-use crate::connect::{self, Address, Hearing};
+use crate::connect::{self, Address, Credential, Environment, Hearing, Place};
 use crate::error::{Error, ErrorKind};
 use crate::payload::{FromPayload, IntoPayload};
 use crate::wire;
 
-pub use crate::connect::{ADDRESS_VARIABLE, DEFAULT_ADDRESS};
+pub use crate::connect::{ADDRESS_VARIABLE, DEFAULT_ADDRESS, TOKEN_VARIABLE};
 pub use ask::{Answer, Ask, OfMany, Streamed, Unary};
 pub use events::{AttemptStarted, Event, Events};
 pub use many::Many;
@@ -66,9 +68,12 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Harness {
-    channel: Channel,
+    channel: Carrier,
     shared: Arc<Shared>,
 }
+
+/// The connection, whose calls show who makes them.
+type Carrier = InterceptedService<Channel, Credential>;
 
 #[derive(Debug)]
 struct Shared {
@@ -85,19 +90,20 @@ impl Harness {
     /// `InvalidAddress`, or `Unreachable` with the address and the cause when nothing answers
     /// within 5 s.
     pub async fn connect(url: impl AsRef<str>) -> Result<Self, Error> {
-        let address = Address::parse(url.as_ref())?;
-        let connected = connect::connect(&address).await?;
-        Ok(Self::over(address, connected))
+        let place = Environment::read().place(Some(url.as_ref()))?;
+        let connected = connect::connect(&place.address).await?;
+        Ok(Self::over(place, connected))
     }
 
-    /// Connects now to what `HARNESS_ADDRESS` says, else to `http://127.0.0.1:7070`.
+    /// Connects now to what `HARNESS_ADDRESS` says, else to `http://127.0.0.1:7070`. What
+    /// `HARNESS_TOKEN` says is sent with each call.
     ///
     /// # Errors
     /// As [`Harness::connect`].
     pub async fn connect_default() -> Result<Self, Error> {
-        let address = connect::resolve(None)?;
-        let connected = connect::connect(&address).await?;
-        Ok(Self::over(address, connected))
+        let place = Environment::read().place(None)?;
+        let connected = connect::connect(&place.address).await?;
+        Ok(Self::over(place, connected))
     }
 
     /// Connects at the first call; that call then fails with `Unreachable` when nothing answers.
@@ -106,22 +112,22 @@ impl Harness {
     /// # Errors
     /// `InvalidAddress`.
     pub fn lazy(url: impl AsRef<str>) -> Result<Self, Error> {
-        Self::at(Address::parse(url.as_ref())?)
+        Self::at(Environment::read().place(Some(url.as_ref()))?)
     }
 
-    pub(crate) fn at(address: Address) -> Result<Self, Error> {
-        let connected = connect::connect_lazily(&address)?;
-        Ok(Self::over(address, connected))
+    pub(crate) fn at(place: Place) -> Result<Self, Error> {
+        let connected = connect::connect_lazily(&place.address)?;
+        Ok(Self::over(place, connected))
     }
 
-    fn over(address: Address, (channel, hearing): (Channel, Hearing)) -> Self {
+    fn over(place: Place, (channel, hearing): (Channel, Hearing)) -> Self {
         let shared = Shared {
-            address,
+            address: place.address,
             hearing,
             readers: Mutex::default(),
         };
         Self {
-            channel,
+            channel: InterceptedService::new(channel, place.credential),
             shared: Arc::new(shared),
         }
     }
@@ -169,6 +175,32 @@ impl Harness {
         Ask::new(Streamed(self.clone()), agent.into(), request.into_payload())
     }
 
+    /// Starts a durable run, which outlives this call, its caller and the harness itself; see
+    /// [`start::StartRun`].
+    ///
+    /// ```no_run
+    /// # async fn run(harness: worker_sdk::Harness) -> Result<(), worker_sdk::Error> {
+    /// let run = harness
+    ///     .start_run("report", &"2026-11")
+    ///     .idempotency_key("report/2026-11")
+    ///     .await?;
+    /// println!("{} is on disk", run.run_id);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn start_run(
+        &self,
+        agent: impl Into<String>,
+        request: impl IntoPayload,
+    ) -> start::StartRun {
+        let ask = Ask::new(
+            start::Durable(self.clone()),
+            agent.into(),
+            request.into_payload(),
+        );
+        start::StartRun::new(ask)
+    }
+
     /// Opens one call for many asks, the fastest way to ask a lot; see [`Many`].
     ///
     /// # Errors
@@ -177,11 +209,11 @@ impl Harness {
         Many::open(self).await
     }
 
-    fn runs(&self) -> RunServiceClient<Channel> {
+    fn runs(&self) -> RunServiceClient<Carrier> {
         RunServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 
-    fn admin(&self) -> AdminServiceClient<Channel> {
+    fn admin(&self) -> AdminServiceClient<Carrier> {
         AdminServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 

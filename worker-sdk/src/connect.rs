@@ -5,6 +5,8 @@
 //! is away. Opens no call.
 
 mod address;
+mod credential;
+mod environment;
 mod hearing;
 mod link;
 
@@ -15,29 +17,19 @@ use tonic::transport::{Channel, Endpoint};
 use crate::error::{Error, ErrorKind, Remote};
 
 pub(crate) use address::Address;
+pub(crate) use credential::Credential;
+pub use environment::{ADDRESS_VARIABLE, AGENT_VARIABLE, TOKEN_VARIABLE};
+pub(crate) use environment::{Environment, Place};
 use hearing::Connector;
 pub(crate) use hearing::Hearing;
 pub(crate) use link::Link;
 
-/// The environment variable a worker and a client read when they are given no address.
-pub const ADDRESS_VARIABLE: &str = "HARNESS_ADDRESS";
 /// Where a harness listens unless configured otherwise.
 pub const DEFAULT_ADDRESS: &str = "http://127.0.0.1:7070";
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection that answers no PING this long after one was due is dead, idle or not.
 const KEEPALIVE: Duration = Duration::from_secs(10);
-
-/// `url`, or what the environment says, or the default.
-pub(crate) fn resolve(url: Option<&str>) -> Result<Address, Error> {
-    match url {
-        Some(url) => Address::parse(url),
-        None => match std::env::var(ADDRESS_VARIABLE) {
-            Ok(url) if !url.is_empty() => Address::parse(&url),
-            Ok(_) | Err(_) => Address::parse(DEFAULT_ADDRESS),
-        },
-    }
-}
 
 fn endpoint(address: &Address) -> Result<Endpoint, Error> {
     let endpoint = Endpoint::from_shared(address.target()).map_err(|error| {

@@ -25,9 +25,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::client::Harness;
-use crate::connect::{self, Link};
+use crate::connect::{Environment, Link};
 use crate::error::{Error, ErrorKind};
 
+pub use crate::connect::AGENT_VARIABLE;
 pub use builder::{SLOTS_MAX, SLOTS_VARIABLE, WorkerBuilder};
 pub(crate) use profile::Profile;
 use signals::Signals;
@@ -114,11 +115,11 @@ impl Worker {
     /// # Errors
     /// As [`Worker::run`], without `Interrupted`.
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
-        let address = connect::resolve(self.settings.url.as_deref())?;
+        let place = Environment::read().place(self.settings.url.as_deref())?;
         let shared = Arc::new(Shared {
-            harness: Harness::at(address.clone())?,
+            harness: Harness::at(place.clone())?,
             link: Link::new(
-                address,
+                place,
                 self.settings.backoff_initial,
                 self.settings.backoff_max,
             ),

@@ -53,12 +53,14 @@ pub(super) struct Ask {
 }
 
 /// What the call that carries an ask says of it.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(super) struct Call {
     /// What is left until the call's own deadline.
     pub(super) timeout: Option<Duration>,
     /// The trace context of its metadata.
     pub(super) trace: Option<Trace>,
+    /// Who makes it.
+    pub(super) subject: Arc<str>,
 }
 
 /// An ask that may be made.
@@ -98,6 +100,7 @@ impl Call {
             timeout: deadline::of_headers(headers)
                 .map(|timeout| timeout.saturating_sub(Arrival::elapsed(extensions))),
             trace,
+            subject: Arrival::principal(extensions).subject(),
         }
     }
 }
@@ -179,7 +182,7 @@ impl Admission {
             payload,
             metadata: options.metadata,
             caller: Caller {
-                subject: "anonymous".into(),
+                subject: call.subject,
                 namespace: agent.namespace.clone(),
             },
             agent,

@@ -1,5 +1,6 @@
 //! `grpc.health.v1`, an agent's name being the service's: SERVING while a slot is attached that is
-//! not leaving, or its pool is not crash-looping. Busy is serving. The empty name is the harness itself.
+//! not leaving, or its pool is not crash-looping. Busy is serving. The empty name is the harness itself,
+//! `harness.v1.RunService` its durable runs: NOT_SERVING while the store fails.
 
 use futures_util::stream::unfold;
 use tonic::{Request, Response, Status};
@@ -13,6 +14,9 @@ use crate::ids::AgentKey;
 
 use super::status::refused;
 use super::streams::Answers;
+
+/// The name of durable runs; no agent can have it.
+const DURABLE: &str = "harness.v1.RunService";
 
 /// The service.
 pub(super) struct Health {
@@ -79,6 +83,12 @@ fn serving(engine: &Engine, service: &str) -> ServingStatus {
         return match engine.is_leaving() {
             true => ServingStatus::NotServing,
             false => ServingStatus::Serving,
+        };
+    }
+    if service == DURABLE {
+        return match engine.store_fails() {
+            Some(_) => ServingStatus::NotServing,
+            None => ServingStatus::Serving,
         };
     }
     let (namespace, name) = service.split_once('/').unwrap_or(("", service));

@@ -22,18 +22,22 @@ use crate::pool::State as PoolState;
 use crate::supervisor;
 
 use super::admission::{Admission, Ask, Call};
-use super::{convert, events, status, streams};
+use super::{convert, events, metrics, status, streams};
 
 const WHAT_THIS_IS: &str = "This is a Harness server: it speaks gRPC (harness.v1) over HTTP/2 on \
 this port.\nAsk with the `harness` command, an SDK, any gRPC client, or plain HTTP:\n\n  \
 curl -d '\"hello\"' http://HOST:PORT/v1/agents/AGENT/ask?timeout=2s\n\n\
-GET /healthz and /readyz say how it is.\n";
+GET /healthz, /readyz and /metrics say how it is.\n";
 
 /// Names the run of an answer.
 const RUN_ID: HeaderName = HeaderName::from_static("harness-run-id");
 
 /// The routes; `body_bytes` is the largest body taken.
 pub(super) fn routes(admission: Admission, pools: supervisor::Handle, body_bytes: usize) -> Router {
+    let metrics = {
+        let (engine, pools) = (admission.engine().clone(), pools.clone());
+        move || metrics::answer(engine.clone(), pools.clone())
+    };
     let ready = {
         let admission = admission.clone();
         move || ready(admission.clone(), pools.clone())
@@ -42,6 +46,7 @@ pub(super) fn routes(admission: Admission, pools: supervisor::Handle, body_bytes
         .route("/", get(|| async { WHAT_THIS_IS }))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
         .route("/v1/agents/{agent}/ask", post(ask))
         .fallback(|| async { (StatusCode::NOT_FOUND, WHAT_THIS_IS) })
         .layer(axum::extract::DefaultBodyLimit::max(body_bytes))
@@ -93,7 +98,7 @@ async fn ask(
     };
     let call = Call {
         timeout: None,
-        trace: Call::of(&headers, &axum::http::Extensions::new()).trace,
+        ..Call::of(&headers, &axum::http::Extensions::new())
     };
     match admission.admit(ask, call) {
         Err(failure) => failed(&failure),
@@ -197,7 +202,8 @@ fn replied(value: Payload) -> Response {
     ([(header::CONTENT_TYPE, media_type)], value.data).into_response()
 }
 
-fn failed(failure: &Failure) -> Response {
+/// A failure as JSON.
+pub(super) fn failed(failure: &Failure) -> Response {
     let body = json!({ "error": events::error_to_json(failure) });
     let mut response = (
         http_status(failure.code),

@@ -19,14 +19,15 @@ use tonic::{Code as GrpcCode, Status};
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::v1::{ServerReflection, ServerReflectionServer};
 use tower_service::Service;
-use tracing::error;
+use tracing::{error, warn};
 
 use harness_proto::relay::admin_service_server::AdminServiceServer;
 use harness_proto::relay::run_service_server::RunServiceServer;
 use harness_proto::relay::worker_service_server::WorkerServiceServer;
 
+use crate::auth::{AUDIT, Auth, Entry, Principal};
 use crate::engine::Engine;
-use crate::envelope::Code;
+use crate::envelope::{Code, Failure};
 use crate::supervisor;
 
 use super::admin_service::Admin;
@@ -44,6 +45,8 @@ use super::{deadline, frames, http, status};
 pub(super) struct Arrival {
     /// The address of its connection.
     peer: Arc<str>,
+    /// Who makes it.
+    principal: Principal,
     /// When its headers came.
     at: Instant,
 }
@@ -54,6 +57,13 @@ impl Arrival {
         extensions
             .get::<Self>()
             .map_or_else(|| "unknown".into(), |arrival| arrival.peer.clone())
+    }
+
+    /// Who makes it.
+    pub(super) fn principal(extensions: &Extensions) -> Principal {
+        extensions
+            .get::<Self>()
+            .map_or(Principal::Anonymous, |arrival| arrival.principal.clone())
     }
 
     /// How long it has been here.
@@ -70,17 +80,20 @@ pub struct Router {
     routes: Routes,
     http: axum::Router,
     admission: Admission,
+    auth: Auth,
+    entry: Entry,
     peer: Arc<str>,
 }
 
 /// Every service over `engine`. Sessions are tracked by `sessions`; `listeners` and `pools` are
-/// told to operators.
+/// told to operators; `auth` knows who calls.
 #[must_use]
 pub fn router(
     engine: &Engine,
     sessions: TaskTracker,
     listeners: Vec<String>,
     pools: supervisor::Handle,
+    auth: Auth,
 ) -> Router {
     let limit = frames::decode_limit(engine.limits());
     let admission = Admission::new(engine.clone());
@@ -107,20 +120,42 @@ pub fn router(
         routes: routes.routes().prepare(),
         http: http::routes(admission.clone(), pools, limit),
         admission,
+        auth,
+        entry: Entry::Open,
         peer: "unknown".into(),
     }
 }
 
 impl Router {
-    /// The same for a connection from an address.
+    /// The same for a connection that came by an entry from an address.
     #[must_use]
-    pub fn for_peer(&self, peer: Arc<str>) -> Self {
+    pub fn for_connection(&self, entry: Entry, peer: Arc<str>) -> Self {
         Self {
             routes: self.routes.clone(),
             http: self.http.clone(),
             admission: self.admission.clone(),
+            auth: self.auth.clone(),
+            entry,
             peer,
         }
+    }
+
+    /// Who makes a call, if they may.
+    fn let_in(&self, headers: &HeaderMap, path: &str) -> Result<Principal, Box<Failure>> {
+        let authorization = headers.get(header::AUTHORIZATION);
+        let authorization = authorization.map(|value| value.as_bytes());
+        let principal = self.auth.principal(self.entry, authorization)?;
+        let service = path.split('/').nth(1).filter(|_| is_grpc(headers));
+        principal.may_call(service)?;
+        Ok(principal)
+    }
+}
+
+/// What whoever is not let in is answered.
+fn turned_away(failure: &Failure, grpc: bool) -> Response<Body> {
+    match grpc {
+        true => status::of_failure(failure).into_http(),
+        false => http::failed(failure).map(Body::new),
     }
 }
 
@@ -139,8 +174,18 @@ where
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let arrived = Instant::now();
+        let principal = match self.let_in(request.headers(), request.uri().path()) {
+            Ok(principal) => principal,
+            Err(failure) => {
+                let (peer, path) = (&self.peer, request.uri().path());
+                warn!(target: AUDIT, %peer, path, "refused: {}", failure.message);
+                let answer = turned_away(&failure, is_grpc(request.headers()));
+                return Box::pin(std::future::ready(Ok(answer)));
+            }
+        };
         request.extensions_mut().insert(Arrival {
             peer: self.peer.clone(),
+            principal,
             at: arrived,
         });
         let hung_up = self.admission.watch_hang_up();

@@ -14,6 +14,7 @@ use crate::ids::RunId;
 use crate::store::Record;
 
 use super::admission::{Admission, Admitted, Ask, Call};
+use super::router::Arrival;
 use super::status::{of_failure, refused};
 use super::streams::{self, Answers};
 use super::{convert, deadline, entries, many, starting};
@@ -173,6 +174,7 @@ impl RunService for Runs {
         &self,
         request: Request<relay::CancelRunRequest>,
     ) -> Result<Response<relay::CancelRunResponse>, Status> {
+        let who = Arrival::principal(request.extensions()).subject();
         let asked = request.into_inner();
         let engine = self.admission.engine();
         let found = self.find(&asked.run_id, &asked.namespace).await?;
@@ -181,10 +183,10 @@ impl RunService for Runs {
             return Err(refused(Code::InvalidRequest, message));
         }
         match &found {
-            Found::Interactive(id, _) => engine.cancel(*id, "anonymous".into(), asked.reason),
+            Found::Interactive(id, _) => engine.cancel(*id, who, asked.reason),
             Found::Durable(record) if record.state.is_ended() => {}
             Found::Durable(record) => engine
-                .cancel_run(record.run.id, "anonymous".into(), asked.reason)
+                .cancel_run(record.run.id, who, asked.reason)
                 .await
                 .map_err(|failure| of_failure(&failure))?,
         }

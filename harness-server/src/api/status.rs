@@ -172,7 +172,8 @@ pub(super) fn reset() -> Status {
     Status::cancelled("frames were unsent at the end of the call")
 }
 
-fn of_refusal(refusal: &Refusal) -> Status {
+/// The status of a refused hello.
+pub(super) fn of_refusal(refusal: &Refusal) -> Status {
     let (code, reason, message) = match refusal {
         Refusal::NoHello => (
             GrpcCode::DeadlineExceeded,
@@ -208,6 +209,11 @@ fn of_refusal(refusal: &Refusal) -> Status {
             GrpcCode::FailedPrecondition,
             "DRAINED",
             "this worker was drained: its process may not come back, a new one may".to_owned(),
+        ),
+        Refusal::Denied(message) => (
+            GrpcCode::PermissionDenied,
+            "PERMISSION_DENIED",
+            message.clone(),
         ),
         Refusal::TooMany(message) => (GrpcCode::ResourceExhausted, "TOO_MANY", message.clone()),
     };

@@ -7,12 +7,15 @@ use std::task::{Context, Poll};
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
+use tracing::warn;
 
 use harness_proto::relay;
 use harness_proto::relay::worker_service_server::WorkerService;
 
-use crate::engine::{Engine, Outbox};
+use crate::auth::{AUDIT, Attendance, Principal};
+use crate::engine::{Engine, Outbox, Outgoing};
 use crate::session::Session;
+use crate::slot::Refusal;
 
 use super::attach_body::AttachOutbox;
 use super::router::Arrival;
@@ -38,18 +41,33 @@ impl WorkerService for Workers {
         &self,
         request: Request<Streaming<relay::AttachRequest>>,
     ) -> Result<Response<Self::AttachStream>, Status> {
-        let peer = Arrival::peer(request.extensions());
+        let principal = Arrival::principal(request.extensions());
+        let (peer, attendance) = match &principal {
+            Principal::Anonymous => (Arrival::peer(request.extensions()), None),
+            Principal::Process(process) => {
+                let attendance = process.enter().await;
+                let attendance = attendance.ok_or_else(|| second_call(&principal))?;
+                ("pool".into(), Some(attendance))
+            }
+        };
         let outbox = Arc::new(Outbox::default());
         let engine = self.engine.clone();
         let inbound = request
             .into_inner()
             .map(move |message| frames::incoming(message, engine.limits()));
-        let session = Session::new(self.engine.clone(), outbox.clone(), peer);
+        let session = Session::new(
+            self.engine.clone(),
+            outbox.clone(),
+            peer,
+            principal,
+            attendance.clone(),
+        );
         self.sessions.spawn(session.run(inbound));
 
         let stream = AttachStream {
             engine: self.engine.clone(),
             outbox: outbox.clone(),
+            attendance,
         };
         let mut response = Response::new(stream);
         response.extensions_mut().insert(AttachOutbox(outbox));
@@ -61,6 +79,18 @@ impl WorkerService for Workers {
 pub(super) struct AttachStream {
     engine: Engine,
     outbox: Arc<Outbox>,
+    /// Kept until what was not delivered is known.
+    attendance: Option<Attendance>,
+}
+
+/// The answer to a process of a pool that opens a second call beside its first.
+fn second_call(principal: &Principal) -> Status {
+    let message = format!(
+        "{principal} has a call open, and one is all it may have: give it one slot, and the pool \
+         a larger size"
+    );
+    warn!(target: AUDIT, "refused: {message}");
+    status::of_refusal(&Refusal::TooMany(message))
 }
 
 impl Stream for AttachStream {
@@ -68,11 +98,18 @@ impl Stream for AttachStream {
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.outbox.poll_next(cx).map(|next| match next? {
-            Ok(frame) => Some(Ok(frames::outgoing(
-                frame,
-                self.engine.server_id(),
-                self.engine.limits(),
-            ))),
+            Ok(frame) => {
+                if let (Some(attendance), Outgoing::Request { delivery, .. }) =
+                    (&self.attendance, &frame)
+                {
+                    attendance.process().works_on(*delivery);
+                }
+                Some(Ok(frames::outgoing(
+                    frame,
+                    self.engine.server_id(),
+                    self.engine.limits(),
+                )))
+            }
             Err(end) => status::of_end(&end).map(Err),
         })
     }

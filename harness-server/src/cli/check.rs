@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 use harness_server::listener::Address;
-use harness_server::{Config, ListenError, ServerError, supervisor};
+use harness_server::supervisor::{self, Means};
+use harness_server::{Config, ListenError, ServerError};
 
 use super::error::CliError;
 use super::{guardian, output};
@@ -13,7 +14,7 @@ use super::{guardian, output};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Reads the file as `harness serve` would, and tries the folder and the isolation of each pool with a
-process that ends at once. Its commands are not run and its addresses are not listened on.
+process that ends at once, and the socket it would dial back to. Its commands are not run and its addresses are not listened on.
 
 Examples:
   harness check harness.toml")]
@@ -31,11 +32,17 @@ impl Check {
         let (file, shown) = (self.file.clone(), self.file.display().to_string());
         let config =
             Config::read(&self.file).map_err(|source| CliError::Config { file, source })?;
+        let mut means = Means {
+            guard: Some(guardian()),
+            tcp: None,
+        };
         for address in &config.listen {
             let address = address.parse::<Address>().map_err(ListenError::Address);
-            address.map_err(ServerError::Listen)?;
+            if let Address::Tcp(address) = address.map_err(ServerError::Listen)? {
+                means.tcp.get_or_insert(address);
+            }
         }
-        supervisor::check(&config.pools, Some(&guardian()))
+        supervisor::check(&config.pools, &means)
             .await
             .map_err(ServerError::Pools)?;
         let pools: Vec<&str> = config.pools.iter().map(|pool| &*pool.agent).collect();

@@ -1,36 +1,47 @@
-//! `harness demo`: a harness, workers in processes of their own, an answer, and a hung agent that
-//! is stopped at its deadline, told with the clocks that were read.
+//! `harness demo`: a harness, two pools of one process, an answer, and a hung agent that is stopped
+//! at its deadline and replaced, told with the clocks that were read.
 //!
-//! Owns the life of it all: start, tell the story, stay, leave. What is told is `story`, a worker
-//! process as seen from here is `child`, and what runs in it is `worker`.
+//! Owns the life of it all: start, tell the story, stay, leave. What is told is `story`, what runs in
+//! a worker process is `worker`.
 
-mod child;
 mod story;
 pub(super) mod worker;
 
 use std::time::Duration;
 
 use clap::Args;
-use harness_server::config::DEFAULT_ADDRESS;
-use harness_server::{Config, ListenError, Server, ServerError};
+use harness_server::config::Pool;
+use harness_server::pool::{Dialect, Stop};
+use harness_server::{Config, ListenError, Server, ServerError, supervisor};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use worker_sdk::Harness;
 
 use super::error::CliError;
-use super::{output, program};
+use super::{guardian, output, program, progress};
 use crate::shutdown::Stops;
-use child::Child;
 
 /// How long requests that are in work may go on when the demo ends.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// See it work: an answer, and a hung agent stopped at its deadline
+/// How long a worker may take to let go of a cancelled request.
+const CANCEL_GRACE: Duration = Duration::from_millis(200);
+
+/// How long a process may take to end after SIGTERM.
+const TERM_GRACE: Duration = Duration::from_millis(300);
+
+/// The agent that answers.
+const ECHO: &str = "echo";
+
+/// The agent that does not.
+const HANG: &str = "hang";
+
+/// See it work: an answer, and a hung agent stopped at its deadline and replaced
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs a harness on 127.0.0.1:7070, or on a free port when that is taken, and two worker processes.
-It stays up until Ctrl-C so that it can be asked. With --exit it ends after the story: 0 when every
-part happened within a second of its time, else 1.
+Runs a harness on 127.0.0.1:7070, or on a free port when that is taken, and two pools of one worker
+process. It stays up until Ctrl-C so that it can be asked. With --exit it ends after the story: 0 when
+every part happened within two seconds of its time, else 1.
 
 Examples:
   harness demo
@@ -45,8 +56,7 @@ pub(in crate::cli) struct Demo {
 struct Stage {
     address: String,
     harness: Harness,
-    echo: Child,
-    hang: Child,
+    pools: supervisor::Handle,
 }
 
 impl Demo {
@@ -63,63 +73,64 @@ impl Demo {
     async fn perform(self, stop: CancellationToken) -> Result<(), CliError> {
         let server = bind().await?;
         let address = server.addresses().first().cloned().unwrap_or_default();
+        let pools = server.pools();
         let leave = CancellationToken::new();
         let mut serving = JoinSet::new();
         serving.spawn(server.run(leave.clone()));
-        let result = self.play(&address, stop).await;
+        let result = self.play(address, pools, stop).await;
         leave.cancel();
         while serving.join_next().await.is_some() {}
         result
     }
 
-    /// Runs the workers around the story and the time after it.
-    async fn play(self, address: &str, stop: CancellationToken) -> Result<(), CliError> {
-        let mut stage = Stage::set(address).await?;
+    /// Tells the story, and stays up after it.
+    async fn play(
+        self,
+        address: String,
+        pools: supervisor::Handle,
+        stop: CancellationToken,
+    ) -> Result<(), CliError> {
+        let harness = Harness::connect(&*address)
+            .await
+            .map_err(|error| CliError::of_call(&address, error))?;
+        let stage = Stage {
+            address,
+            harness,
+            pools,
+        };
         let told = tokio::select! {
-            told = story::tell(&mut stage) => told,
+            told = story::tell(&stage) => told,
             () = stop.cancelled() => Err(CliError::Demo("stopped before its end".to_owned())),
         };
-        let result = match told {
+        match told {
             Ok(()) if !self.exit => tokio::select! {
                 result = stage.stay_up() => result,
                 () = stop.cancelled() => Ok(()),
             },
             told => told,
-        };
-        tokio::join!(stage.echo.leave(), stage.hang.leave());
-        result
+        }
     }
 }
 
 impl Stage {
-    async fn set(address: &str) -> Result<Self, CliError> {
-        let failed = |error| CliError::of_call(address, error);
-        Ok(Self {
-            address: address.to_owned(),
-            harness: Harness::connect(address).await.map_err(failed)?,
-            echo: Child::start("echo", address)?,
-            hang: Child::start("hang", address)?,
-        })
-    }
-
-    /// Invites to ask, and tells what the workers tell; ends only when one of them does.
-    async fn stay_up(&mut self) -> Result<(), CliError> {
+    /// Invites to ask, and tells what becomes of the processes.
+    async fn stay_up(&self) -> Result<(), CliError> {
         for line in invitation(&self.address) {
             output::line(&line)?;
         }
-        loop {
-            let (agent, event) = tokio::select! {
-                event = self.echo.event() => ("echo", event?),
-                event = self.hang.event() => ("hang", event?),
-            };
-            output::line(&format!("  agent {agent}: {event}"))?;
-        }
+        let now = self.pools.list().await;
+        progress::tell(&self.pools, now, "harness restart starts it again").await;
+        Ok(())
     }
 }
 
 /// A server on the default address, or on a free port when that is taken.
 async fn bind() -> Result<Server, CliError> {
-    let mut config = Config::default();
+    let mut config = Config {
+        guard: Some(guardian()),
+        pools: vec![pool(ECHO)?, pool(HANG)?],
+        ..Config::default()
+    };
     config.limits.shutdown_grace = GRACE;
     match Server::bind(config.clone()).await {
         Err(ServerError::Listen(ListenError::InUse(address))) => {
@@ -131,22 +142,33 @@ async fn bind() -> Result<Server, CliError> {
     }
 }
 
+/// A pool of one process, which is this program again.
+fn pool(agent: &str) -> Result<Pool, CliError> {
+    let program = std::env::current_exe()
+        .map_err(|error| CliError::io("cannot tell where this program is", error))?;
+    let program = program.to_string_lossy().into_owned();
+    Ok(Pool {
+        agent: agent.to_owned(),
+        command: vec![program, "demo-worker".to_owned(), agent.to_owned()],
+        dialect: Dialect::Grpc,
+        stop: Stop {
+            cancel_grace: CANCEL_GRACE,
+            term_grace: TERM_GRACE,
+        },
+        ..Pool::default()
+    })
+}
+
 /// The lines to copy into another terminal.
 fn invitation(address: &str) -> Vec<String> {
-    let program = program::called_as();
-    let elsewhere = std::env::var("HARNESS_ADDRESS").is_ok_and(|other| !other.is_empty());
-    let flag = if address == DEFAULT_ADDRESS && !elsewhere {
-        String::new()
-    } else {
-        format!(" --server {address}")
-    };
+    let (program, flag) = (program::called_as(), program::server_flag(address));
     vec![
         String::new(),
         "It stays up until Ctrl-C. From another terminal, in this folder:".to_owned(),
         String::new(),
         format!("  {program} ask echo '\"hello\"'{flag}"),
         format!("  {program} ask hang --timeout 2s{flag}"),
-        format!("  {program} workers{flag}"),
+        format!("  {program} pools{flag}"),
         String::new(),
     ]
 }

@@ -3,6 +3,8 @@
 use std::env;
 use std::path::Path;
 
+use harness_server::config::DEFAULT_ADDRESS;
+
 /// The program as it can be called from where the person is: `harness` when the shell found it,
 /// else its path, relative when it lies below the current folder.
 pub(super) fn called_as() -> String {
@@ -16,6 +18,16 @@ pub(super) fn called_as() -> String {
         .filter(|path| path.components().count() > 1)
         .unwrap_or(path);
     quoted(&shown.to_string_lossy())
+}
+
+/// What the commands need to speak to the harness at `address`; nothing when they do anyway.
+pub(super) fn server_flag(address: &str) -> String {
+    let elsewhere = env::var("HARNESS_ADDRESS").is_ok_and(|other| !other.is_empty());
+    if address == DEFAULT_ADDRESS && !elsewhere {
+        String::new()
+    } else {
+        format!(" --server {}", quoted(address))
+    }
 }
 
 /// A word as a POSIX shell reads it.

@@ -8,7 +8,6 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing::{error, info, warn};
 
 use super::error::CliError;
-use super::guardian;
 
 /// Reloads at each SIGHUP, which from then on no longer ends the process.
 pub(super) struct Reloads {
@@ -45,8 +44,7 @@ impl Reloads {
         let shown = file.display().to_string();
         let reloaded = match Config::read(&file) {
             Ok(config) => {
-                let guard = guardian();
-                let done = self.pools.reload(config.pools, Some(&guard)).await;
+                let done = self.pools.reload(config.pools).await;
                 done.map_err(|error| CliError::Server(error.into()))
             }
             Err(source) => Err(CliError::Config { file, source }),

@@ -273,6 +273,11 @@ impl Pool {
             );
             return Err(self.wrong("restart.max_crashes", range));
         }
+        let dials = self.dialect == Dialect::Grpc;
+        if dials && self.address == DialBack::Tcp && !self.sandbox.network {
+            let message = "without sandbox.network no TCP address is reached: leave address out";
+            return Err(self.wrong("address", message));
+        }
         self.check_limits()
     }
 

@@ -206,6 +206,7 @@ fn end_of_delivery(end: &End, entry: &SlotEntry) -> Option<(Cause, Failure)> {
                 | Refusal::NotFirst
                 | Refusal::TooLarge { .. }
                 | Refusal::UnsupportedProtocol(_)
+                | Refusal::Denied(_)
                 | Refusal::Drained
                 | Refusal::NotYours
                 | Refusal::TooMany(_) => "was sent away".to_owned(),

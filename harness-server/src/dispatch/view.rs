@@ -280,7 +280,7 @@ impl Core {
     }
 }
 
-fn state_of(slot: &slot::Slot) -> SlotStateView {
+pub(super) fn state_of(slot: &slot::Slot) -> SlotStateView {
     match slot.state() {
         slot::State::Starting => SlotStateView::Starting,
         slot::State::Ready => SlotStateView::Ready,

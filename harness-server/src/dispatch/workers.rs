@@ -204,6 +204,16 @@ impl Core {
         }
     }
 
+    /// Whether a worker owes a released for other work than this.
+    #[must_use]
+    pub fn owes_more(&self, worker: WorkerId, released: Option<(Delivery, Lease)>) -> bool {
+        let held = self.workers.get(&worker);
+        held.is_some_and(|entry| {
+            let mut owed = entry.unreleased.iter();
+            owed.any(|work| released != Some((work.delivery, work.lease)))
+        })
+    }
+
     /// A process with cancelled work has come to a rung of the kill ladder.
     pub(super) fn stopping(
         &mut self,

@@ -77,6 +77,7 @@ struct Waiting {
     drain: Option<Arc<str>>,
     newest: Option<Delivery>,
     end: Option<End>,
+    /// Whether the end has been written.
     ended: bool,
     abandoned: bool,
     writer: Option<Waker>,
@@ -185,30 +186,36 @@ impl Outbox {
             || waiting.appended.is_some()
             || waiting.heartbeat
             || waiting.drain.is_some();
-        !frames && waiting.end.is_none()
+        !frames && !waiting.end_waits()
     }
 
     /// Whether the end of the call waits to be written; if not, the writer is woken by the next
     /// change.
     pub fn poll_has_end(&self, cx: &Context<'_>) -> bool {
         let mut waiting = self.lock();
-        if waiting.end.is_none() {
+        if !waiting.end_waits() {
             waiting.writer = Some(cx.waker().clone());
         }
-        waiting.end.is_some()
+        waiting.end_waits()
+    }
+
+    /// Whether the call has an end, written or not.
+    #[must_use]
+    pub fn has_end(&self) -> bool {
+        self.lock().end.is_some()
     }
 
     /// Waits until the call has an end, written or not. One task may wait, for this or `abandoned`.
-    pub async fn ended(&self) {
+    pub async fn ended(&self) -> End {
         std::future::poll_fn(|cx| {
             let mut waiting = self.lock();
-            if waiting.ended || waiting.end.is_some() {
-                return Poll::Ready(());
+            if let Some(end) = &waiting.end {
+                return Poll::Ready(end.clone());
             }
             waiting.session = Some(cx.waker().clone());
             Poll::Pending
         })
-        .await;
+        .await
     }
 
     /// Says that the transport has dropped the call and writes nothing more. Gives the request the
@@ -254,7 +261,7 @@ impl Outbox {
         if waiting.ended {
             return Poll::Ready(None);
         }
-        if let Some(end) = waiting.end.take() {
+        if let Some(end) = waiting.end.clone() {
             waiting.ended = true;
             waiting.let_go();
             return Poll::Ready(Some(Err(end)));
@@ -285,6 +292,11 @@ impl Outbox {
 }
 
 impl Waiting {
+    /// Whether the end is still to be written.
+    fn end_waits(&self) -> bool {
+        self.end.is_some() && !self.ended
+    }
+
     fn let_go(&mut self) {
         if self.request.is_none() {
             self.undelivered = None;

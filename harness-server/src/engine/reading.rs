@@ -85,19 +85,28 @@ impl Engine {
             () = self.restore(&storage) => {}
             () = stop.cancelled() => return,
         }
-        let mut forgetting = interval(FORGET_EVERY);
-        forgetting.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            let batch = storage.reads.take();
-            if !batch.is_empty() {
-                self.read(&storage, batch).await;
-                continue;
+        let reading = async {
+            loop {
+                let batch = storage.reads.take();
+                match batch.is_empty() {
+                    true => storage.reads.changed.notified().await,
+                    false => self.read(&storage, batch).await,
+                }
             }
-            tokio::select! {
-                () = storage.reads.changed.notified() => {}
-                _ = forgetting.tick() => self.forget(&storage).await,
-                () = stop.cancelled() => return,
+        };
+        let mut ticks = interval(FORGET_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let forgetting = async {
+            loop {
+                ticks.tick().await;
+                self.forget(&storage).await;
             }
+        };
+        // Neither waits for the other: a store that stalls forgets nothing, but is read.
+        tokio::select! {
+            () = reading => {}
+            () = forgetting => {}
+            () = stop.cancelled() => {}
         }
     }
 
@@ -198,7 +207,7 @@ impl Engine {
         let read = tokio::task::spawn_blocking(move || read(&engine, &held));
         let outcome = read.await.expect("reading a store must not panic");
         if outcome.is_err() {
-            storage.note(&outcome);
+            self.note_store(storage, &outcome);
         }
         outcome
     }

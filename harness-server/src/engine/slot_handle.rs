@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::dispatch::{Event, Frame};
 use crate::envelope::{Failure, Payload};
-use crate::ids::SlotId;
+use crate::ids::{SlotId, WorkerId};
 use crate::schema::Schema;
 use crate::slot::End;
 
@@ -39,6 +39,17 @@ impl SlotHandle {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.engine.lock().core.is_busy(self.slot)
+    }
+
+    /// Whether the worker has shown that it has the request in it.
+    #[must_use]
+    pub fn has_taken(&self) -> bool {
+        self.engine.lock().core.has_taken(self.slot)
+    }
+
+    /// Has its worker finish, leave and not come back.
+    pub fn drain(&self, worker: WorkerId, reason: &str) {
+        self.engine.drain(worker, reason.to_owned());
     }
 
     /// Holds a reply against the slot's schema.

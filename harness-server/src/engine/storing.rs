@@ -117,8 +117,8 @@ impl Storage {
         self.arrived.notify_one();
     }
 
-    /// Says once that the store fails, and once that it does so no more.
-    pub(super) fn note<T>(&self, outcome: &Result<T, StoreError>) {
+    /// Says once that the store fails, and once that it does so no more; gives whether that is new.
+    pub(super) fn note<T>(&self, outcome: &Result<T, StoreError>) -> bool {
         let now = match outcome {
             Ok(_) | Err(StoreError::Fenced) => None,
             Err(error) => Some(error.clone()),
@@ -129,7 +129,9 @@ impl Storage {
             (Some(_), None) => info!("the store works again"),
             (None, None) | (Some(_), Some(_)) => {}
         }
+        let is_new = failing.is_some() != now.is_some();
         *failing = now;
+        is_new
     }
 
     fn put(
@@ -206,7 +208,7 @@ impl Engine {
         for told in told {
             match told {
                 Told::Step(run, outcome) => {
-                    storage.note(&outcome);
+                    self.note_store(storage, &outcome);
                     let stored = match outcome {
                         Ok(Written::Done | Written::Forgotten(_)) => Stored::Done,
                         Ok(Written::Existing(run)) => Stored::Existing(run),
@@ -217,13 +219,20 @@ impl Engine {
                     self.ring(run);
                 }
                 Told::Flushed(run, outcome) => {
-                    storage.note(&outcome);
+                    self.note_store(storage, &outcome);
                     if outcome.is_ok() {
                         storage.reads.again(run);
                     }
                 }
-                Told::Other(outcome) => storage.note(&outcome),
+                Told::Other(outcome) => self.note_store(storage, &outcome),
             }
+        }
+    }
+
+    pub(super) fn note_store<T>(&self, storage: &Storage, outcome: &Result<T, StoreError>) {
+        if storage.note(outcome) {
+            // Whoever follows the health of something looks again.
+            self.0.attached.send_modify(|version| *version += 1);
         }
     }
 

@@ -51,10 +51,17 @@ impl Pool {
             return;
         };
         ladder.climb(now, rung);
+        let after = now.saturating_duration_since(ladder.began);
         match rung {
             Rung::CallEnded => {}
-            Rung::Sigterm => actions.push(Action::Terminate(id)),
-            Rung::Sigkill => actions.push(Action::Kill(id)),
+            Rung::Sigterm => {
+                self.totals.sigterm.add(after);
+                actions.push(Action::Terminate(id));
+            }
+            Rung::Sigkill => {
+                self.totals.sigkill.add(after);
+                actions.push(Action::Kill(id));
+            }
         }
     }
 
@@ -82,6 +89,7 @@ impl Pool {
                 process.enter(now, Phase::Stopping(Ladder::begin(now, Reason::NotReady)));
                 let for_replacement = process.replaces.is_some();
                 self.climb(now, id, Rung::Sigterm, actions);
+                self.totals.failed_starts += 1;
                 let next = self.restarts.failed_start(&self.rules.restart);
                 self.follow(now, next, for_replacement);
             }
@@ -110,6 +118,7 @@ impl Pool {
         };
         // Told to go before it could be, it has failed nothing.
         if process.serves() {
+            self.totals.failed_starts += 1;
             let next = self.restarts.failed_start(&self.rules.restart);
             self.follow(now, next, process.replaces.is_some());
             actions.push(Action::Ended(id, Ended::FailedStart));
@@ -150,8 +159,14 @@ impl Pool {
         actions.push(Action::Ended(id, ended));
         let next = match ended {
             Ended::Normal | Ended::Stopped(_) => return,
-            Ended::FailedStart => self.restarts.failed_start(&self.rules.restart),
-            Ended::Crashed => self.restarts.crashed(now, &self.rules.restart, was_useful),
+            Ended::FailedStart => {
+                self.totals.failed_starts += 1;
+                self.restarts.failed_start(&self.rules.restart)
+            }
+            Ended::Crashed => {
+                self.totals.crashes += 1;
+                self.restarts.crashed(now, &self.rules.restart, was_useful)
+            }
         };
         self.follow(now, next, for_replacement);
     }
@@ -176,6 +191,7 @@ impl Pool {
             self.stops.pop_front();
         }
         let after = |at: Instant| at.saturating_duration_since(ladder.began);
+        self.totals.reaped.add(after(now));
         self.stops.push_back(StopView {
             process: id,
             pid: process.pid,

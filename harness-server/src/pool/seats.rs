@@ -95,6 +95,8 @@ impl Pool {
         let mut process = Process::new(id, now, now + self.rules.ready_timeout);
         process.replaces = replaces;
         self.processes.insert(id, process);
+        let taken = self.processes.values().filter(|p| p.occupies()).count();
+        self.totals.started(taken);
         actions.push(Action::Start(id));
     }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::ids::ProcessId;
 
 use super::process::{Exit, Phase, Reason, Rung};
-use super::{Pool, Standing};
+use super::{Pool, Standing, Totals};
 
 /// Where a pool stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub struct View {
     pub processes: Vec<ProcessView>,
     /// The latest processes the harness has ended, the oldest first.
     pub stops: Vec<StopView>,
+    /// What has happened since it began.
+    pub totals: Totals,
 }
 
 /// One process.
@@ -134,6 +136,7 @@ impl Pool {
                 })
                 .collect(),
             stops: self.stops.iter().cloned().collect(),
+            totals: self.totals,
         }
     }
 }

@@ -13,7 +13,9 @@ use tokio_stream::{Stream, StreamExt};
 use crate::dispatch::{Frame, Reply};
 use crate::engine::{Checked, SlotHandle};
 use crate::ids::Delivery;
+use crate::slot::End;
 
+use super::attended::{Attended, News};
 use super::{Answered, Incoming};
 
 /// How long after a half-close the reset of a dropped call may come.
@@ -40,6 +42,8 @@ struct Pending {
 /// What is read and not yet handed over.
 #[derive(Default)]
 struct Pump {
+    /// The process behind the call, where that is a pool's.
+    attended: Option<Attended>,
     pending: Option<Pending>,
     following: VecDeque<Inbound>,
 }
@@ -50,11 +54,18 @@ enum Flow {
     Lost(String),
 }
 
-pub(super) async fn pump<S>(mut slot: SlotHandle, mut inbound: S, mut heartbeats: Option<Interval>)
-where
+pub(super) async fn pump<S>(
+    mut slot: SlotHandle,
+    mut inbound: S,
+    mut heartbeats: Option<Interval>,
+    attended: Option<Attended>,
+) where
     S: Stream<Item = Result<Incoming, String>> + Unpin,
 {
-    let mut pump = Pump::default();
+    let mut pump = Pump {
+        attended,
+        ..Pump::default()
+    };
     let mut closed = false;
     loop {
         let heartbeat = async {
@@ -65,7 +76,7 @@ where
         };
         let flow = tokio::select! {
             biased;
-            () = slot.outbox().ended() => return,
+            end = slot.outbox().ended() => return pump.ended(&end).await,
             reply = checked(&mut pump.pending) => pump.replied(&slot, reply).await,
             frame = inbound.next(), if !closed => {
                 let came = match frame {
@@ -76,13 +87,17 @@ where
                 closed = !matches!(came, Inbound::Frame(_));
                 pump.came(&slot, came).await
             }
+            news = news(&pump.attended) => pump.heard(&slot, news),
             _ = heartbeat => {
                 slot.outbox().heartbeat();
                 Flow::On
             }
         };
-        if let Flow::Lost(why) = flow {
-            return slot.lost(why);
+        match (flow, &mut pump.attended) {
+            (Flow::On, None) => {}
+            (Flow::On, Some(attended)) => attended.look(&slot).await,
+            (Flow::Lost(why), None) => return slot.lost(why),
+            (Flow::Lost(why), Some(attended)) => return attended.lost(slot, why).await,
         }
     }
 }
@@ -95,7 +110,31 @@ async fn checked(pending: &mut Option<Pending>) -> Option<Reply> {
     }
 }
 
+/// Waits for news of the process behind the call.
+async fn news(attended: &Option<Attended>) -> News {
+    match attended {
+        Some(attended) => attended.news().await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Pump {
+    /// The harness has ended the call.
+    async fn ended(&mut self, end: &End) {
+        if let Some(attended) = &mut self.attended {
+            attended.ended(end).await;
+        }
+    }
+
+    fn heard(&mut self, slot: &SlotHandle, news: News) -> Flow {
+        match (news, &mut self.attended) {
+            (News::Dismissed, Some(attended)) => attended.dismiss(slot),
+            (News::Dismissed, None) => {}
+            (News::Died, _) => return Flow::Lost("its process has ended".to_owned()),
+        }
+        Flow::On
+    }
+
     async fn came(&mut self, slot: &SlotHandle, came: Inbound) -> Flow {
         if self.pending.is_none() {
             return self.hand_over(slot, came).await;
@@ -120,11 +159,7 @@ impl Pump {
         };
         // Without one the slot has ended, or the harness is leaving and ends it.
         if let Some(reply) = reply {
-            slot.frame(Frame::Reply {
-                delivery: pending.delivery,
-                seq: pending.seq,
-                reply,
-            });
+            self.reply(slot, pending.delivery, pending.seq, reply).await;
         }
         while self.pending.is_none()
             && let Some(next) = self.following.pop_front()
@@ -138,7 +173,7 @@ impl Pump {
 
     async fn hand_over(&mut self, slot: &SlotHandle, came: Inbound) -> Flow {
         match came {
-            Inbound::Frame(incoming) => self.frame(slot, incoming),
+            Inbound::Frame(incoming) => self.frame(slot, incoming).await,
             Inbound::Lost(why) => return Flow::Lost(why),
             Inbound::HalfClosed => {
                 slot.frame(Frame::Leave);
@@ -151,8 +186,23 @@ impl Pump {
         Flow::On
     }
 
+    /// Has a reply taken.
+    async fn reply(&mut self, slot: &SlotHandle, delivery: Delivery, seq: u64, reply: Reply) {
+        let declined = matches!(reply, Reply::Declined);
+        let attended = self.attended.as_ref();
+        let counts = attended.filter(|attended| attended.replies(slot, delivery, declined));
+        slot.frame(Frame::Reply {
+            delivery,
+            seq,
+            reply,
+        });
+        if let Some(attended) = counts {
+            attended.answered().await;
+        }
+    }
+
     /// Hands a frame to Core; a reply is held against the slot's schema first, outside its lock.
-    fn frame(&mut self, slot: &SlotHandle, incoming: Incoming) {
+    async fn frame(&mut self, slot: &SlotHandle, incoming: Incoming) {
         slot.frame(match incoming {
             Incoming::Hello(_) => Frame::HelloAgain,
             Incoming::Heartbeat(named) => Frame::Heartbeat(named),
@@ -193,11 +243,7 @@ impl Pump {
                     Answered::Error(failure) => Reply::Error(failure),
                     Answered::Declined => Reply::Declined,
                 };
-                Frame::Reply {
-                    delivery,
-                    seq,
-                    reply,
-                }
+                return self.reply(slot, delivery, seq, reply).await;
             }
             Incoming::Leave => Frame::Leave,
             Incoming::Unknown => Frame::Unknown,

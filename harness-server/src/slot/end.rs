@@ -89,6 +89,8 @@ pub enum Refusal {
         /// The limit.
         limit: u64,
     },
+    /// Whoever calls may not offer this agent; who, and what they may.
+    Denied(String),
     /// The worker was drained and came back with the same process.
     Drained,
     /// A resume of something this server has never handed out.

@@ -11,6 +11,8 @@ use crate::ids::{AgentKey, Attempt, RunId};
 pub enum Fault {
     /// Every step and read fails like this.
     Fails(StoreError),
+    /// Every step fails like this; what is there can be read.
+    FailsWrites(StoreError),
     /// Steps are taken and neither written nor refused, until this is over.
     Stalls,
 }
@@ -96,7 +98,7 @@ impl Store for Faulty {
             }
         };
         match fault {
-            Some(Fault::Fails(error)) => {
+            Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {
                 drop(plan);
                 // In its turn, as a store does it.
                 let refused: Done = Box::new(move |_| done(Err(error)));

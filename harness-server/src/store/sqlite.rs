@@ -187,14 +187,18 @@ impl Drop for Sqlite {
     }
 }
 
-/// Reads a journal of a file, the harness's or one that an SDK wrote: the entries of a run from a
-/// number on, of every run when none is named, in their order.
+/// Reads the journals of a file, the harness's or one that an SDK wrote: the entries of a run, of
+/// every run when none is named, in their order, as long as `take` wants more.
 ///
 /// # Errors
 /// The file is none, or cannot be read.
-pub fn read_file(path: &Path, run: Option<RunId>) -> Result<Vec<(RunId, Entry)>, StoreError> {
+pub fn read_file(
+    path: &Path,
+    run: Option<RunId>,
+    take: impl FnMut(RunId, Entry) -> bool,
+) -> Result<(), StoreError> {
     let connection = read_only(path)?;
-    reads::all(&connection, run).map_err(|error| failed(&error))
+    reads::all(&connection, run, take).map_err(|error| failed(&error))
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, StoreError> {

@@ -17,14 +17,15 @@ use crate::config::{self, Mode};
 use crate::dispatch::{Offer, WorkerInfo};
 use crate::engine::Engine;
 use crate::ids::{AgentKey, ProcessId, WorkerId};
-use crate::journal::Proof;
-use crate::pool::{Event, Exit, Rung};
+use crate::pool::{Event, Exit};
 use crate::slot::Level;
 
 use super::chain::chain;
+use super::grpc::Dialled;
 use super::jsonl::{Habits, Over, Session};
-use super::output::{Lines, Tag, Tail, log};
-use super::process::{Launch, Process, Signal, Streams};
+use super::output::{Lines, Stream, Tag, Tail, log};
+use super::process::{Launch, Process, Streams};
+use super::running::{Running, Worker};
 
 /// How long after its end a process's output is waited for. Its descendants, which may hold it
 /// open, are killed at once.
@@ -62,19 +63,18 @@ pub(super) struct Child {
     pub(super) agent: AgentKey,
     pub(super) config: Arc<config::Pool>,
     pub(super) launch: Launch,
+    /// What it dials back with; none of one that speaks JSON Lines.
+    pub(super) dialled: Option<Dialled>,
     pub(super) engine: Engine,
     pub(super) habits: Habits,
     pub(super) reporter: Reporter,
     pub(super) orders: watch::Receiver<Order>,
 }
 
-/// A process that runs.
-struct Running {
-    process: Process,
-    worker: WorkerId,
-    engine: Engine,
-    orders: watch::Receiver<Order>,
-    obeyed: Order,
+/// How a process is spoken to.
+enum Speaking {
+    Jsonl(Box<Session>),
+    Grpc(Box<Dialled>, watch::Receiver<Option<Exit>>),
 }
 
 impl Reporter {
@@ -91,7 +91,7 @@ impl Reporter {
         self.send(event, Some((why, Vec::new()))).await;
     }
 
-    async fn tell(&self, event: Event) {
+    pub(super) async fn tell(&self, event: Event) {
         self.send(event, None).await;
     }
 
@@ -121,45 +121,53 @@ impl Child {
         let pid = running.pid();
         debug!(pool = %self.agent, pid, "a worker has started");
         self.reporter.tell(Event::Started { process, pid }).await;
-        let worker = WorkerId(Uuid::new_v4());
-        let running = Running {
-            process: running,
-            worker,
-            engine: self.engine.clone(),
-            orders: self.orders.clone(),
-            obeyed: Order::Serve,
+        let worker = match &self.dialled {
+            Some(dialled) => Worker::Dialled(dialled.process().clone()),
+            None => Worker::Given(WorkerId(Uuid::new_v4())),
         };
+        let running = Running::new(running, worker, self.engine.clone(), self.orders.clone());
         let reporter = self.reporter.clone();
-        let mut running = self.serve(running, streams).await;
+        let (mut running, token) = self.serve(running, streams).await;
         running.reaped().await;
+        // It is good until nothing is left.
+        drop(token);
         reporter.tell(Event::Reaped(process)).await;
     }
 
-    /// Speaks to the process until it has ended and all it wrote is read.
-    async fn serve(self, mut running: Running, streams: Streams) -> Running {
-        let pid = running.process.pid();
-        let tail = Tail::default();
+    /// Speaks to the process until it has ended and all it wrote is read. What it dialled with is
+    /// given back.
+    async fn serve(
+        mut self,
+        mut running: Running,
+        streams: Streams,
+    ) -> (Running, Option<Box<Dialled>>) {
+        let pid = running.pid();
         let tag = Tag {
             pool: self.agent.clone(),
             pid,
         };
-        let reporter = self.reporter.clone();
+        let (reporter, orders) = (self.reporter.clone(), self.orders.clone());
         let (ending, exit) = watch::channel(None);
         let (logged, mut all_logged) = watch::channel(false);
-        let mut session = self.session(&running, (streams.stdin, streams.stdout), &tail, exit);
-        let speak = async {
-            let over = session.run().await;
-            if let Over::Detached(why) = over {
-                let event = Event::Detached(reporter.process, why);
-                reporter.tell(event).await;
+        let Streams {
+            stdin,
+            stdout,
+            stderr,
+        } = streams;
+        let dialled = self.dialled.take();
+        let (mut speaking, stdout, tail) = match dialled {
+            Some(dialled) => {
+                let tail = Tail::of(dialled.process().in_hand().clone());
+                let grpc = Speaking::Grpc(Box::new(dialled), exit);
+                (grpc, Some(stdout), tail)
             }
-            // What it still writes must not hold it up.
-            tokio::select! {
-                () = session.stdout.drain() => {}
-                _ = session.exit.wait_for(Option::is_some) => {}
+            None => {
+                let tail = Tail::default();
+                let session = self.session(&running, (stdin, stdout), &tail, exit);
+                (Speaking::Jsonl(Box::new(session)), None, tail)
             }
-            session.asked > 0
         };
+        let speak = speaking.speak(&reporter, &tail, &orders);
         let end = async {
             let exit = running.exited().await;
             let rest = all_logged.wait_for(|all| *all);
@@ -168,7 +176,15 @@ impl Child {
             exit
         };
         let log = async {
-            log(streams.stderr, "stderr", tag, tail.clone()).await;
+            let noise = async {
+                if let Some(stdout) = stdout {
+                    log(stdout, Stream::Stdout, tag.clone(), tail.clone()).await;
+                }
+            };
+            tokio::join!(
+                log(stderr, Stream::Stderr, tag.clone(), tail.clone()),
+                noise
+            );
             logged.send_replace(true);
             std::future::pending::<()>().await;
         };
@@ -184,7 +200,10 @@ impl Child {
         };
         let last_words = Some((exit.to_string(), tail.last()));
         reporter.send(event, last_words).await;
-        running
+        match speaking {
+            Speaking::Jsonl(_) => (running, None),
+            Speaking::Grpc(dialled, _) => (running, Some(dialled)),
+        }
     }
 
     fn session(
@@ -196,9 +215,12 @@ impl Child {
     ) -> Session {
         let limits = self.engine.limits();
         let line_bytes = usize::try_from(limits.frame_bytes()).unwrap_or(usize::MAX);
-        let pid = running.process.pid();
+        let pid = running.pid();
+        let worker = running
+            .worker()
+            .expect("one that dials nobody must have been given its id");
         let offer = Offer {
-            worker: running.worker,
+            worker,
             info: WorkerInfo {
                 name: format!("{}-{pid}", self.agent.name),
                 pid,
@@ -233,53 +255,32 @@ impl Child {
     }
 }
 
-impl Running {
-    /// Waits until the main process has ended, and obeys meanwhile.
-    async fn exited(&mut self) -> Exit {
-        loop {
-            tokio::select! {
-                exit = self.process.exited() => return exit,
-                order = next(&mut self.orders, self.obeyed) => self.obey(order),
+impl Speaking {
+    /// Speaks to a process until it has ended. Whether it was ever ready.
+    async fn speak(
+        &mut self,
+        reporter: &Reporter,
+        tail: &Tail,
+        orders: &watch::Receiver<Order>,
+    ) -> bool {
+        match self {
+            Self::Jsonl(session) => {
+                let over = session.run().await;
+                if let Over::Detached(why) = over {
+                    let event = Event::Detached(reporter.process, why);
+                    reporter.tell(event).await;
+                }
+                // What it still writes must not hold it up.
+                tokio::select! {
+                    () = session.stdout.drain() => {}
+                    _ = session.exit.wait_for(Option::is_some) => {}
+                }
+                session.asked > 0
+            }
+            Self::Grpc(dialled, exit) => {
+                let exit = exit.clone();
+                dialled.run(reporter, tail, orders, exit).await
             }
         }
-    }
-
-    /// Waits until nothing of it is left, and obeys meanwhile.
-    async fn reaped(&mut self) {
-        loop {
-            tokio::select! {
-                _ = self.process.reaped() => break,
-                order = next(&mut self.orders, self.obeyed) => self.obey(order),
-            }
-        }
-        let proof = match self.obeyed {
-            Order::Serve | Order::Dismiss => Proof::Exited,
-            Order::Terminate | Order::Kill => Proof::Killed,
-        };
-        self.engine.stopped(self.worker, proof);
-    }
-
-    fn obey(&mut self, order: Order) {
-        self.obeyed = order;
-        match order {
-            Order::Serve | Order::Dismiss => {}
-            Order::Terminate => {
-                self.process.signal(Signal::Term);
-                self.engine.stopping(self.worker, Rung::Sigterm);
-            }
-            Order::Kill => {
-                self.process.signal(Signal::Kill);
-                self.engine.stopping(self.worker, Rung::Sigkill);
-            }
-        }
-    }
-}
-
-/// Waits for an order above the one obeyed last.
-async fn next(orders: &mut watch::Receiver<Order>, obeyed: Order) -> Order {
-    match orders.wait_for(|order| *order > obeyed).await {
-        Ok(order) => *order,
-        // Its pool is gone, and with it whoever could wait for this process.
-        Err(_) => Order::Kill.max(obeyed),
     }
 }

@@ -17,12 +17,13 @@ use tracing::warn;
 
 use crate::dispatch::{Frame, Offer, Reply};
 use crate::engine::{Engine, Outgoing};
-use crate::envelope::{Code, Failure, MESSAGE_BYTES, Payload, Request, beginning};
+use crate::envelope::{Code, Failure, MESSAGE_BYTES, Request, beginning};
 use crate::ids::Delivery;
 use crate::pool::{Detached, Exit};
 use crate::slot::End;
 
 use super::child::{Order, Reporter};
+use super::death;
 use super::output::{Line, Lines, Tail};
 
 use call::{Call, Work};
@@ -175,7 +176,7 @@ impl Session {
             Err(refusal) => return call.reply(delivery, Reply::Error(*refusal)),
         };
         self.asked += 1;
-        self.tail.works_on(Some(delivery.run));
+        self.tail.works_on(Some(delivery));
         call.work = Some(Work {
             delivery,
             unwritten: line.into(),
@@ -327,7 +328,8 @@ impl Session {
         if *self.orders.borrow() >= Order::Terminate {
             call.slot.lost("the harness ended its process".to_owned());
         } else {
-            let failure = died(&self.offer, exit, &self.tail.last_of_run(delivery.run));
+            let last = self.tail.last_of_run(delivery.run);
+            let failure = death::failure(&self.offer.info.name, exit, &last);
             call.slot.died(failure);
         }
         Flow::Over(Over::Ended)
@@ -379,19 +381,4 @@ fn agent_error(message: &str) -> Failure {
     let mut failure = Failure::new(Code::AgentError, start);
     failure.truncated = start.len() < message.len();
     failure
-}
-
-/// What whoever waits for a request is told when the process that had it has died.
-fn died(offer: &Offer, exit: Exit, last_lines: &[String]) -> Failure {
-    let name = &offer.info.name;
-    let mut message = format!("worker \"{name}\" died: {exit}");
-    if let Some(last) = last_lines.iter().rfind(|line| !line.trim().is_empty()) {
-        message.push_str(&format!("; its last line on standard error: {last}"));
-    }
-    let details = serde_json::json!({
-        "worker": name,
-        "exit": exit.to_string(),
-        "stderr": last_lines,
-    });
-    Failure::new(Code::WorkerLost, message).with_details(Payload::json(&details))
 }

@@ -4,7 +4,6 @@
 //! what is wanted of each goes over a channel that holds the last order.
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,9 +19,10 @@ use crate::ids::{AgentKey, ProcessId};
 use crate::pool::{Action, Ended, Event, Exit, Pool, Standing, View};
 use crate::retry::ByChance;
 
+use super::chain::chain;
 use super::child::{Child, Order, Report, Reporter};
 use super::jsonl::Habits;
-use super::launch::launch;
+use super::preparing::{Preparing, Surroundings};
 
 /// Reports that may wait; a process whose report does not fit waits with it.
 const REPORTS_WAITING: usize = 256;
@@ -56,8 +56,8 @@ pub(super) enum Command {
 pub(super) struct Keeper {
     agent: AgentKey,
     config: Arc<config::Pool>,
-    guard: PathBuf,
     engine: Engine,
+    preparing: Preparing,
     pool: Pool,
     habits: Habits,
     children: JoinSet<()>,
@@ -72,19 +72,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    pub(super) fn new(
-        agent: AgentKey,
-        config: Arc<config::Pool>,
-        guard: PathBuf,
-        engine: Engine,
-    ) -> Self {
+    pub(super) fn new(agent: AgentKey, config: Arc<config::Pool>, around: Surroundings) -> Self {
         let (reporting, reports) = mpsc::channel(REPORTS_WAITING);
         Self {
             agent,
             pool: Pool::new(config.rules(), Box::new(ByChance)),
             config,
-            guard,
-            engine,
+            engine: around.engine.clone(),
+            preparing: Preparing::new(around),
             habits: Habits::new(),
             children: JoinSet::new(),
             tasks: HashMap::new(),
@@ -216,12 +211,13 @@ impl Keeper {
         };
         let (order, orders) = watch::channel(Order::Serve);
         self.orders.insert(process, order);
-        let task = match launch(&self.config, &self.guard) {
-            Ok(launch) => {
+        let task = match self.preparing.prepare((&self.agent, process), &self.config) {
+            Ok((launch, dialled)) => {
                 let child = Child {
                     agent: self.agent.clone(),
                     config: self.config.clone(),
                     launch,
+                    dialled,
                     engine: self.engine.clone(),
                     habits: self.habits.clone(),
                     reporter,
@@ -230,7 +226,7 @@ impl Keeper {
                 self.children.spawn(child.run())
             }
             Err(why) => {
-                let not_started = async move { reporter.not_started(why.to_string()).await };
+                let not_started = async move { reporter.not_started(chain(&why)).await };
                 self.children.spawn(not_started)
             }
         };

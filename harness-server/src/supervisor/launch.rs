@@ -4,7 +4,8 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use crate::config::{Pool, Sandbox};
 
@@ -18,6 +19,15 @@ const INHERITED: [&str; 4] = ["PATH", "LANG", "HOME", "TZ"];
 #[derive(Debug, thiserror::Error)]
 #[error("pass_env: {0} is not set in the environment of the harness")]
 pub struct NotSet(String);
+
+/// What all pools of a harness have from it.
+#[derive(Clone, Debug, Default)]
+pub struct Means {
+    /// The `harness` binary, which is run as the guardian of each process.
+    pub guard: Option<PathBuf>,
+    /// A TCP address that the harness listens on, as a process of the same machine dials it.
+    pub tcp: Option<String>,
+}
 
 /// What a process of a pool is started with.
 pub(super) fn launch(pool: &Pool, guard: &Path) -> Result<Launch, LaunchError> {
@@ -40,6 +50,12 @@ pub enum LaunchError {
     /// The isolation cannot be given.
     #[error(transparent)]
     Isolation(#[from] IsolationError),
+    /// It is to dial a TCP address, and there is none.
+    #[error("address = \"tcp\" needs a TCP address to listen on, such as 127.0.0.1:7070")]
+    NoTcp,
+    /// The socket it is to dial cannot be made.
+    #[error("cannot make the Unix socket that its processes dial back to")]
+    Door(#[source] io::Error),
 }
 
 fn environment(pool: &Pool) -> Result<Vec<(OsString, OsString)>, NotSet> {

@@ -9,8 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tracing::info;
 
+use crate::auth::InHand;
 use crate::envelope::beginning;
-use crate::ids::{AgentKey, RunId};
+use crate::ids::{AgentKey, Delivery, RunId};
 
 /// The longest line of log that is taken whole; of a longer one the rest is dropped.
 const LOG_LINE_BYTES: usize = 8 * 1024;
@@ -114,6 +115,22 @@ impl<R: AsyncRead + Unpin> Lines<R> {
     }
 }
 
+/// Which stream a line comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Stdout => "stdout",
+            Self::Stderr => "stderr",
+        }
+    }
+}
+
 /// Whose output it is.
 #[derive(Clone)]
 pub(super) struct Tag {
@@ -121,20 +138,34 @@ pub(super) struct Tag {
     pub(super) pid: u32,
 }
 
-/// The last lines of a process, and the run it works on. Cheap to clone.
+/// The last lines of a process, and what it works on. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Tail(Arc<Mutex<Kept>>);
+pub(super) struct Tail {
+    kept: Arc<Mutex<Kept>>,
+    in_hand: InHand,
+}
 
 #[derive(Default)]
 struct Kept {
-    run: Option<RunId>,
     lines: VecDeque<(Option<RunId>, String)>,
 }
 
 impl Tail {
-    /// Says which run the lines to come belong to.
-    pub(super) fn works_on(&self, run: Option<RunId>) {
-        self.lock().run = run;
+    /// One that learns from `in_hand` what the process works on.
+    pub(super) fn of(in_hand: InHand) -> Self {
+        Self {
+            in_hand,
+            ..Self::default()
+        }
+    }
+
+    /// Says which request the lines to come belong to.
+    pub(super) fn works_on(&self, delivery: Option<Delivery>) {
+        self.in_hand.set(delivery);
+    }
+
+    fn run(&self) -> Option<RunId> {
+        self.in_hand.get().map(|delivery| delivery.run)
     }
 
     /// The last lines of all.
@@ -153,19 +184,18 @@ impl Tail {
         )
     }
 
-    fn keep(&self, line: &str) -> Option<RunId> {
+    fn keep(&self, line: &str) {
+        let run = self.run();
         let mut kept = self.lock();
-        let run = kept.run;
         if kept.lines.len() >= KEPT_LINES {
             kept.lines.pop_front();
         }
         let line = beginning(line, KEPT_LINE_BYTES).to_owned();
         kept.lines.push_back((run, line));
-        run
     }
 
     fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -181,8 +211,8 @@ fn last_of<'a>(lines: impl DoubleEndedIterator<Item = &'a String>) -> Vec<String
     last
 }
 
-/// Logs a stream by line, and keeps the last lines, until its end.
-pub(super) async fn log<R: AsyncRead + Unpin>(from: R, stream: &'static str, tag: Tag, tail: Tail) {
+/// Logs a stream by line until its end. The last lines of standard error are kept.
+pub(super) async fn log<R: AsyncRead + Unpin>(from: R, stream: Stream, tag: Tag, tail: Tail) {
     let mut lines = Lines::new(from, LOG_LINE_BYTES);
     let mut cut = false;
     // A stream that breaks has ended.
@@ -195,8 +225,11 @@ pub(super) async fn log<R: AsyncRead + Unpin>(from: R, stream: &'static str, tag
             Line::Whole(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
             Line::TooLong(_) => format!("(a line longer than {LOG_LINE_BYTES} bytes)"),
         };
-        let run = tail.keep(&text);
-        let run = run.map(|run| run.to_string()).unwrap_or_default();
+        if stream == Stream::Stderr {
+            tail.keep(&text);
+        }
+        let run = tail.run().map(|run| run.to_string()).unwrap_or_default();
+        let stream = stream.name();
         info!(target: "worker", pool = %tag.pool, pid = tag.pid, run, stream, "{text}");
     }
 }
@@ -249,7 +282,8 @@ mod tests {
         let tail = Tail::default();
         let run = RunId(uuid::Uuid::from_u128(1));
         tail.keep("before");
-        tail.works_on(Some(run));
+        let attempt = crate::ids::Attempt(1);
+        tail.works_on(Some(Delivery { run, attempt }));
         tail.keep("during");
         tail.works_on(None);
         tail.keep("after");

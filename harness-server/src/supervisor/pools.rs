@@ -4,7 +4,6 @@
 //! another.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
@@ -12,13 +11,16 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
-use crate::config;
+use crate::auth::Auth;
+use crate::config::{self, DialBack};
 use crate::engine::Engine;
 use crate::ids::AgentKey;
 use crate::pool::Dialect;
 
+use super::door::{self, Serve};
 use super::keeper::{Command, Keeper, PoolView};
-use super::launch::{LaunchError, launch};
+use super::launch::{LaunchError, Means, launch};
+use super::preparing::Surroundings;
 use super::process::StartError;
 
 /// Commands that may wait for a keeper, or for the supervisor.
@@ -27,7 +29,8 @@ const COMMANDS_WAITING: usize = 16;
 /// The pools of a harness, ready to run.
 pub struct Supervisor {
     engine: Engine,
-    guard: Option<PathBuf>,
+    auth: Auth,
+    means: Arc<Means>,
     pools: Vec<config::Pool>,
     handle: Handle,
     requests: mpsc::Receiver<Request>,
@@ -35,7 +38,10 @@ pub struct Supervisor {
 
 /// Speaks to a running supervisor; cheap to clone.
 #[derive(Clone)]
-pub struct Handle(mpsc::Sender<Request>);
+pub struct Handle {
+    requests: mpsc::Sender<Request>,
+    means: Arc<Means>,
+}
 
 /// Why pools cannot be run as they are to be.
 #[derive(Debug, thiserror::Error)]
@@ -46,16 +52,6 @@ pub enum SupervisorError {
     /// A setting is not what it should be.
     #[error(transparent)]
     Config(#[from] config::PoolError),
-    /// A setting that this version does not serve.
-    #[error("pool \"{pool}\": {setting} is not served by this version; {instead}")]
-    Unserved {
-        /// The pool.
-        pool: String,
-        /// What it says.
-        setting: &'static str,
-        /// What to say.
-        instead: &'static str,
-    },
     /// What a process is to be started with is not there.
     #[error("pool \"{pool}\"")]
     Launch {
@@ -93,16 +89,22 @@ impl Supervisor {
     /// The first setting that cannot be given here, and why.
     pub async fn new(
         engine: Engine,
+        auth: Auth,
         pools: Vec<config::Pool>,
-        guard: Option<PathBuf>,
+        means: Means,
     ) -> Result<Self, SupervisorError> {
-        check(&pools, guard.as_ref()).await?;
+        check(&pools, &means).await?;
         let (sender, requests) = mpsc::channel(COMMANDS_WAITING);
+        let means = Arc::new(means);
         Ok(Self {
             engine,
-            guard,
+            auth,
             pools,
-            handle: Handle(sender),
+            handle: Handle {
+                requests: sender,
+                means: means.clone(),
+            },
+            means,
             requests,
         })
     }
@@ -114,11 +116,16 @@ impl Supervisor {
     }
 
     /// Keeps the pools until `leaving`, then until nothing of them is left. What they have in hand
-    /// is the engine's to end.
-    pub async fn run(mut self, leaving: CancellationToken) {
+    /// is the engine's to end. The sockets that processes dial back to are served by `serve`.
+    pub async fn run(mut self, leaving: CancellationToken, serve: Serve) {
         let mut keepers = Keepers {
-            engine: self.engine,
-            guard: self.guard.unwrap_or_default(),
+            around: Surroundings {
+                engine: self.engine,
+                auth: self.auth,
+                guard: self.means.guard.clone().unwrap_or_default(),
+                tcp: self.means.tcp.clone(),
+                serve,
+            },
             commands: BTreeMap::new(),
             running: JoinSet::new(),
         };
@@ -150,22 +157,25 @@ impl Supervisor {
 ///
 /// # Errors
 /// The first setting that cannot be given here, and why.
-pub async fn check(pools: &[config::Pool], guard: Option<&PathBuf>) -> Result<(), SupervisorError> {
+pub async fn check(pools: &[config::Pool], means: &Means) -> Result<(), SupervisorError> {
     config::check_pools(pools).map_err(|(_, error)| error)?;
     for pool in pools {
         let name = || pool.agent.clone();
-        let guard = guard.ok_or(SupervisorError::NoGuard)?;
-        if pool.dialect == Dialect::Grpc {
-            return Err(SupervisorError::Unserved {
-                pool: name(),
-                setting: "dialect = \"grpc\"",
-                instead: "set dialect = \"jsonl\", or start its workers yourself",
-            });
-        }
-        let launch = launch(pool, guard).map_err(|source| SupervisorError::Launch {
+        let guard = means.guard.as_ref().ok_or(SupervisorError::NoGuard)?;
+        let refused = |source| SupervisorError::Launch {
             pool: name(),
             source,
-        })?;
+        };
+        let launch = launch(pool, guard).map_err(refused)?;
+        match (pool.dialect, pool.address) {
+            (Dialect::Jsonl, _) => {}
+            (Dialect::Grpc, DialBack::Tcp) if means.tcp.is_some() => {}
+            (Dialect::Grpc, DialBack::Tcp) => return Err(refused(LaunchError::NoTcp)),
+            (Dialect::Grpc, DialBack::Unix) => {
+                let tried = door::check(launch.isolation.user.as_ref());
+                tried.map_err(|error| refused(LaunchError::Door(error)))?;
+            }
+        }
         launch
             .check()
             .await
@@ -182,7 +192,7 @@ impl Handle {
     pub async fn list(&self) -> Vec<PoolView> {
         let (answer, list) = oneshot::channel();
         // One that has left has no pools.
-        drop(self.0.send(Request::List(answer)).await);
+        drop(self.requests.send(Request::List(answer)).await);
         list.await.unwrap_or_default()
     }
 
@@ -194,7 +204,7 @@ impl Handle {
     pub async fn restart(&self, agent: AgentKey) -> Result<PoolView, SupervisorError> {
         let (answer, view) = oneshot::channel();
         let request = Request::Restart(agent.clone(), answer);
-        self.0
+        self.requests
             .send(request)
             .await
             .map_err(|_| SupervisorError::Left)?;
@@ -207,15 +217,11 @@ impl Handle {
     ///
     /// # Errors
     /// The first setting that cannot be given here; nothing is changed then.
-    pub async fn reload(
-        &self,
-        pools: Vec<config::Pool>,
-        guard: Option<&PathBuf>,
-    ) -> Result<(), SupervisorError> {
-        check(&pools, guard).await?;
+    pub async fn reload(&self, pools: Vec<config::Pool>) -> Result<(), SupervisorError> {
+        check(&pools, &self.means).await?;
         let (answer, done) = oneshot::channel();
         let request = Request::Reload(pools, answer);
-        self.0
+        self.requests
             .send(request)
             .await
             .map_err(|_| SupervisorError::Left)?;
@@ -225,8 +231,7 @@ impl Handle {
 
 /// The keepers that run.
 struct Keepers {
-    engine: Engine,
-    guard: PathBuf,
+    around: Surroundings,
     /// Those of pools that are not to go.
     commands: BTreeMap<AgentKey, mpsc::Sender<Command>>,
     running: JoinSet<AgentKey>,
@@ -236,12 +241,7 @@ impl Keepers {
     fn keep(&mut self, pool: config::Pool) {
         let agent = AgentKey::new("", &pool.agent);
         let (commands, commanded) = mpsc::channel(COMMANDS_WAITING);
-        let keeper = Keeper::new(
-            agent.clone(),
-            Arc::new(pool),
-            self.guard.clone(),
-            self.engine.clone(),
-        );
+        let keeper = Keeper::new(agent.clone(), Arc::new(pool), self.around.clone());
         self.commands.insert(agent, commands);
         self.running.spawn(keeper.run(commanded));
     }
@@ -293,7 +293,7 @@ impl Keepers {
         match left {
             // One that was added again meanwhile names the agent on.
             Ok(agent) if self.commands.contains_key(&agent) => {}
-            Ok(agent) => self.engine.pooled(agent, None),
+            Ok(agent) => self.around.engine.pooled(agent, None),
             Err(broken) => error!(%broken, "the keeping of a pool broke"),
         }
     }

@@ -1534,10 +1534,10 @@ pub struct StartRunRequest {
     #[prost(message, optional, tag = "3")]
     pub options: ::core::option::Option<RunOptions>,
     /// Makes the call idempotent within namespace and agent for as long as the run is kept. Empty
-    /// means every call makes a run.
+    /// means every call makes a run. At most 256 bytes.
     #[prost(string, tag = "4")]
     pub idempotency_key: ::prost::alloc::string::String,
-    /// Not delivered before this instant; absent means at once.
+    /// Not delivered before this instant, at most 366 days ahead; absent means at once.
     #[prost(message, optional, tag = "5")]
     pub start_time: ::core::option::Option<::prost_types::Timestamp>,
     /// For ListRuns. At most 32.
@@ -1602,7 +1602,8 @@ pub struct ListRunsRequest {
     /// Which runs; absent means all.
     #[prost(message, optional, tag = "2")]
     pub filter: ::core::option::Option<RunFilter>,
-    /// At most so many, 1 to 1000. 0 means 100.
+    /// At most so many, 1 to 1000. 0 means 100. A page may have fewer than there are: what says that it
+    /// is the last is next_page_token.
     #[prost(uint32, tag = "3")]
     pub page_size: u32,
     /// From the page before; empty for the first.
@@ -1736,7 +1737,8 @@ pub mod run_service_server {
             &self,
             request: tonic::Request<super::GetRunRequest>,
         ) -> std::result::Result<tonic::Response<super::GetRunResponse>, tonic::Status>;
-        /// ListRuns lists runs, newest first. Idempotent.
+        /// ListRuns lists durable runs, newest first. The bytes of their values are left out; GetRun has
+        /// them. Idempotent.
         async fn list_runs(
             &self,
             request: tonic::Request<super::ListRunsRequest>,

@@ -3,7 +3,7 @@
 //! It writes `started RUN` when it begins, `dropped RUN` when its future is dropped unfinished and
 //! `told RUN` when code that goes on regardless could know that it was cancelled, one line each, to
 //! standard error. PUPPET_AGENT=typed makes it the agent `typed`, which has schemas and gives its
-//! number back. `tests/python/puppet.py` is the same in Python, at either level.
+//! number back. PUPPET_SIGNALS=off has SIGTERM end it at once. `tests/python/puppet.py` is the same in Python, at either level.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -45,6 +45,15 @@ enum Order {
     Doze { ms: u64 },
     /// Ends the process.
     Exit { code: i32 },
+    /// Replies with its process id.
+    Pid,
+    /// Replies with its environment.
+    Env,
+    /// Writes so many such lines to standard output, then replies null.
+    Print { line: String, count: usize },
+    /// Starts a process that sleeps for this number of seconds, in a session of its own if asked
+    /// to, and never answers.
+    HangWithChild { seconds: String, setsid: bool },
     /// Sends outputs 1 to `count`, or so many strings of so many bytes, their quotes included,
     /// then replies with the count, or hangs.
     Output {
@@ -137,26 +146,24 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
             Value::Null
         }
         Order::Exit { code } => std::process::exit(code),
+        Order::Pid => json!(std::process::id()),
+        Order::Env => json!(std::env::vars().collect::<BTreeMap<_, _>>()),
+        Order::Print { line, count } => {
+            print(&line, count);
+            Value::Null
+        }
+        Order::HangWithChild { seconds, setsid } => {
+            start_sleeper(seconds, setsid);
+            std::future::pending().await
+        }
         Order::Output { count, bytes, hang } => {
-            for number in 1..=count {
-                ctx.output(match bytes {
-                    0 => json!(number),
-                    bytes => Value::String("x".repeat(bytes.saturating_sub(2))),
-                })
-                .await?;
-            }
+            let told = output(&ctx, count, bytes).await?;
             if hang {
                 std::future::pending().await
             }
-            json!(count)
+            told
         }
-        Order::Tell => {
-            ctx.progress(0.5, "half").await?;
-            ctx.log(LogLevel::Warn, "careful").await?;
-            ctx.output("a piece").await?;
-            ctx.output(json!({"b": 1, "a": [2]})).await?;
-            json!("done")
-        }
+        Order::Tell => tell(&ctx).await?,
         Order::Flaky { failures } if ctx.attempt() <= failures => {
             return Err(AgentError::new("Flaky", "not yet").retryable());
         }
@@ -164,6 +171,43 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
         Order::Ask { agent, request } => ctx.ask::<Value>(agent, &request).await?.value,
     };
     Ok(Payload::json(&value)?)
+}
+
+#[expect(clippy::print_stdout, reason = "the harness reads it")]
+fn print(line: &str, count: usize) {
+    for _ in 0..count {
+        println!("{line}");
+    }
+}
+
+/// Starts a process, which a thread waits for.
+fn start_sleeper(seconds: String, setsid: bool) {
+    std::thread::spawn(move || {
+        let mut command = std::process::Command::new(if setsid { "setsid" } else { "sleep" });
+        if setsid {
+            command.arg("sleep");
+        }
+        command.arg(seconds).status().expect("sleep must start")
+    });
+}
+
+async fn output(ctx: &Context, count: u64, bytes: usize) -> Result<Value, AgentError> {
+    for number in 1..=count {
+        ctx.output(match bytes {
+            0 => json!(number),
+            bytes => Value::String("x".repeat(bytes.saturating_sub(2))),
+        })
+        .await?;
+    }
+    Ok(json!(count))
+}
+
+async fn tell(ctx: &Context) -> Result<Value, AgentError> {
+    ctx.progress(0.5, "half").await?;
+    ctx.log(LogLevel::Warn, "careful").await?;
+    ctx.output("a piece").await?;
+    ctx.output(json!({"b": 1, "a": [2]})).await?;
+    Ok(json!("done"))
 }
 
 /// Says it when the context knows that the run is over, for as long as what it gives lives.
@@ -192,7 +236,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::var("PUPPET_AGENT").as_deref() == Ok("typed") {
         return Ok(Worker::builder(agent_fn(typed)).name("typed").run().await?);
     }
-    let mut worker = Worker::builder(agent_fn(reply)).name("puppet");
+    let worker = Worker::builder(agent_fn(reply));
+    let mut worker = match std::env::var_os("HARNESS_TOKEN") {
+        // A pool has started it, and gives it the name of its agent, too.
+        Some(_) => worker.from_env(),
+        None => worker.name("puppet"),
+    };
+    if std::env::var("PUPPET_SIGNALS").as_deref() == Ok("off") {
+        worker = worker.leave_on_signals(false);
+    }
     if let Ok(label) = std::env::var("PUPPET_LABEL") {
         let (key, value) = label.split_once('=').ok_or("PUPPET_LABEL is KEY=VALUE")?;
         worker = worker.label(key, value);

@@ -1,8 +1,12 @@
 //! Durable runs: over real sockets, over stores that fail, over harnesses that are killed.
 
 mod agent_loops;
+mod cli;
+mod crash;
 mod journal_file;
+mod python;
 mod resuming;
 mod runs;
 mod sdk_workers;
+mod steady;
 mod stores;

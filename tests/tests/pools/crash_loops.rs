@@ -180,12 +180,6 @@ fn a_pool_that_cannot_start_slows_no_other() {
 fn settings_that_cannot_be_given_are_refused_at_start_and_named() {
     for (config, parts) in [
         (
-            pool("")
-                .replace("jsonl\"\n", "grpc\"\n")
-                .replace("agent = \"grpc\"", "agent = \"a\""),
-            ["dialect = \"grpc\"", "jsonl"],
-        ),
-        (
             pool("sandbox = { user = \"no-such-user\" }"),
             ["sandbox.user", "no-such-user"],
         ),

@@ -13,7 +13,7 @@ use super::{
 };
 
 /// What a journal says of the stop of a run's work.
-fn rungs(entries: &[Kind]) -> Vec<StopRung> {
+pub(crate) fn rungs(entries: &[Kind]) -> Vec<StopRung> {
     entries
         .iter()
         .filter_map(|entry| match entry {
@@ -24,7 +24,7 @@ fn rungs(entries: &[Kind]) -> Vec<StopRung> {
 }
 
 #[track_caller]
-fn stopped(entries: &[Kind]) -> (StopProof, Duration) {
+pub(crate) fn stopped(entries: &[Kind]) -> (StopProof, Duration) {
     let Some(Kind::AttemptStopped(stopped)) = entries.last() else {
         panic!("the last entry says that it has stopped: {entries:?}");
     };

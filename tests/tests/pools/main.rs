@@ -1,11 +1,14 @@
 //! Pools with real processes: modes, faults of the JSON Lines dialect, the kill ladder, crash loops,
-//! operating them, the example, and a long run in which everything goes wrong.
+//! operating them, the example, a long run in which everything goes wrong, and the same of the gRPC
+//! dialect.
 
 mod chaos;
 mod crash_loops;
 mod example;
 mod faults;
+mod grpc;
 mod ladder;
+mod metrics;
 mod modes;
 mod operating;
 

@@ -74,7 +74,7 @@ fn a_harness_killed_at_any_moment_leaves_nothing() {
     // Starts and ends happen all the time.
     let script = "sleep 1000 & setsid sleep 1000 & sleep 0.0$(($$ % 10))";
     let mut seen = 0;
-    for round in 0..20 {
+    for round in 0..25 {
         let held = Held::start(3, script);
         eventually("one has started", BOUND, || {
             held.holder.stdout().contains("started").then_some(())

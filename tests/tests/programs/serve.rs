@@ -1,6 +1,7 @@
 //! `harness serve` and `harness demo` as processes: how they start, what stops them from starting,
 //! and how they leave.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use harness_server::{Config, Limits};
@@ -151,15 +152,22 @@ fn a_second_signal_ends_serve_at_once() {
 #[test]
 fn the_demo_tells_its_story_and_its_lines_work() {
     let mut demo = harness(&["demo"]);
-    demo.wait_for_line("workers");
+    demo.wait_for_line(" pools");
     let story = demo.stdout();
+    let mut rest = story.as_str();
     for part in [
         "answered: hello",
+        "request is with process",
         "deadline: caller answered",
-        "dropped",
-        "slot READY",
+        "SIGTERM",
+        "SIGKILL",
+        "nothing of process",
+        "slot READY again",
     ] {
-        assert!(story.contains(part), "no {part:?} in {story}");
+        let Some((_, after)) = rest.split_once(part) else {
+            panic!("no {part:?}, or not in its turn, in {story}");
+        };
+        rest = after;
     }
     let lines: Vec<&str> = story
         .lines()
@@ -169,7 +177,7 @@ fn the_demo_tells_its_story_and_its_lines_work() {
     for (line, code, printed) in [
         (lines[0], 0, "hello"),
         (lines[1], 4, "deadline passed"),
-        (lines[2], 0, "READY"),
+        (lines[2], 0, "hang"),
     ] {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", line]);
@@ -179,7 +187,7 @@ fn the_demo_tells_its_story_and_its_lines_work() {
     }
 
     let children = processes_in(&story);
-    assert_eq!(children.len(), 3, "{story}");
+    assert_eq!(children.len(), 4, "{story}");
     demo.signal(Signal::SIGINT);
     let left = demo.finish();
     assert_eq!(left.code, Some(0), "{left}");
@@ -191,7 +199,7 @@ fn the_demo_tells_its_story_and_its_lines_work() {
 #[test]
 fn a_killed_demo_leaves_no_process_behind() {
     let mut demo = harness(&["demo"]);
-    demo.wait_for_line("workers");
+    demo.wait_for_line(" pools");
     let processes = processes_in(&demo.stdout());
     demo.signal(Signal::SIGKILL);
     drop(demo.finish());
@@ -205,18 +213,16 @@ fn a_killed_demo_leaves_no_process_behind() {
 fn demo_exit_ends_with_0() {
     let told = harness(&["demo", "--exit"]).finish_within(Duration::from_secs(15));
     assert_eq!(told.code, Some(0), "{told}");
-    assert!(told.stdout.contains("slot READY"), "{told}");
+    assert!(told.stdout.contains("slot READY again"), "{told}");
     assert!(!told.stdout.contains("Ctrl-C"), "{told}");
 }
 
 /// The process ids a demo has told.
-fn processes_in(story: &str) -> Vec<Pid> {
-    let told = story
-        .lines()
-        .filter_map(|line| line.strip_prefix("process "));
-    told.filter_map(|line| line.split(':').next()?.parse().ok())
-        .map(Pid::from_raw)
-        .collect()
+fn processes_in(story: &str) -> BTreeSet<Pid> {
+    let told = story.split("process ").skip(1);
+    let digits = told.filter_map(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    let pids = digits.filter_map(|digits| digits.parse().ok());
+    pids.map(Pid::from_raw).collect()
 }
 
 /// An orphan that has ended may wait as a zombie for an init that reaps nobody.

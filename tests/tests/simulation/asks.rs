@@ -12,7 +12,7 @@ use harness_server::retry::Policy;
 use harness_server::run::Terms;
 
 use crate::frames::FORBIDDEN;
-use crate::model::{Asked, State, Trigger, UNCOUNTED_MAX, run_id};
+use crate::model::{Asked, POISON_MAX, State, Trigger, UNCOUNTED_MAX, run_id};
 use crate::setting::{AGENTS, LABELS, pairs};
 use crate::world::{What, World};
 
@@ -73,7 +73,7 @@ impl World {
                 deadline,
                 retry: policy,
                 uncounted_max: UNCOUNTED_MAX,
-                poison_max: 3,
+                poison_max: POISON_MAX,
             },
             placing: Placing {
                 selector: pairs(selector),

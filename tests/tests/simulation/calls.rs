@@ -187,10 +187,11 @@ impl World {
         }
         let mischief = self.setting.workers[self.calls[call].worker].mischief;
         let declines = self.setting.workers[self.calls[call].worker].declines;
+        let of_pool = self.setting.workers[self.calls[call].worker].of_pool;
         let bad = self.random.percent(mischief);
         let then = match (declines, bad) {
             (true, _) => Then::Reply(Says::Declined),
-            (false, true) => self.bad_end(),
+            (false, true) => self.bad_end(of_pool),
             (false, false) => Then::Reply(Says::Value),
         };
         let appends = if self.random.percent(70) {
@@ -292,6 +293,9 @@ impl World {
             Side::Works(_) | Side::Idle | Side::Dials => None,
             Side::Over => return,
         };
+        if let Side::Works(_) = self.calls[call].side {
+            self.is_brought_to_its_end(call);
+        }
         if let Side::Works(work) = self.calls[call].side
             && self.random.percent(20)
         {

@@ -10,6 +10,7 @@ mod asks;
 mod calls;
 mod frames;
 mod model;
+mod pools;
 mod random;
 mod setting;
 mod tally;

@@ -31,12 +31,19 @@ pub(crate) const TICK: Duration = Duration::from_millis(20);
 /// Deliveries in a row that may end uncounted.
 pub(crate) const UNCOUNTED_MAX: u32 = 2;
 
+/// Workers that a run may kill.
+pub(crate) const POISON_MAX: u32 = 3;
+
 /// What set off an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trigger {
     Opened(usize),
     Frame(usize),
     Lost(usize),
+    Died(usize),
+    /// A process comes to a rung, or has stopped.
+    Stopping,
+    Pooled,
     Released,
     Ask(usize),
     Judged(usize),
@@ -170,6 +177,21 @@ impl Model {
         }
     }
 
+    /// The process behind a call is about to be reported as dead.
+    pub(crate) fn died(&mut self, id: usize) {
+        if let Some(held) = self.close(id) {
+            let run = run_of(held.delivery);
+            self.runs[run].killed += 1;
+            self.fail(run, Fault::counted(Code::WorkerLost), None);
+        }
+    }
+
+    /// A pool is about to stand elsewhere.
+    pub(crate) fn pooled(&mut self, agent: usize, pool: Option<bool>) {
+        self.agents[agent].pool = pool;
+        self.agents[agent].had_pool |= pool.is_some();
+    }
+
     /// Takes a slot out of the account and returns what it held.
     fn close(&mut self, id: usize) -> Option<Held> {
         let slot = &mut self.slots[id];
@@ -229,7 +251,7 @@ impl Model {
             }),
         };
         let id = self.runs.len();
-        let unknown = !self.agents[asked.agent].offered && !asked.wait_for_agent;
+        let unknown = !self.agents[asked.agent].is_known() && !asked.wait_for_agent;
         self.runs.push(Run {
             agent: asked.agent,
             deadline: asked.deadline,
@@ -246,6 +268,7 @@ impl Model {
             attempt: 0,
             counted: 0,
             uncounted_in_row: 0,
+            killed: 0,
             output_seen: false,
             attempt_ends: None,
             avoid: None,
@@ -340,6 +363,9 @@ impl Model {
         }
         entry.uncounted_in_row = 0;
         entry.counted += 1;
+        if entry.killed >= POISON_MAX {
+            return self.owe(run, Some(Code::Poisoned));
+        }
         if entry.counted >= entry.policy.max_attempts || entry.output_seen || !fault.retried {
             return self.owe(run, Some(fault.code));
         }

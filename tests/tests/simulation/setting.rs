@@ -33,6 +33,8 @@ pub(crate) struct Worker {
     pub(crate) mischief: u64,
     /// It gives back whatever it gets.
     pub(crate) declines: bool,
+    /// Whether the harness has started it, and so knows how it ends.
+    pub(crate) of_pool: bool,
     pub(crate) slots: usize,
 }
 
@@ -155,6 +157,7 @@ fn worker(n: usize, random: &mut Random) -> Worker {
         }),
         mischief: random.pick(&[0, 10, 40, 90]),
         declines: random.percent(3),
+        of_pool: random.percent(25),
         slots: 1 + random.index(3),
     }
 }

@@ -14,16 +14,18 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 34] = [
+const EVERYTHING: [&str; 36] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
     "answer Busy",
     "answer Cancelled",
+    "answer CrashLoop",
     "answer DeadlineExceeded",
     "answer InvalidReply",
     "answer InvalidRequest",
     "answer PayloadTooLarge",
+    "answer Poisoned",
     "answer ProtocolViolation",
     "answer ShuttingDown",
     "answer UnknownAgent",

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use harness_server::dispatch::{Action, Chance, Core, Event};
 use harness_server::envelope::{Code, Failure};
 use harness_server::ids::{Delivery, Lease, SchemaId};
+use harness_server::pool::Rung;
 use harness_server::retry::{Policy, Waits};
 
 use crate::asks::Templates;
@@ -44,6 +45,12 @@ pub(crate) enum What {
     /// An operator drains a worker.
     Drain(usize),
     Judged(usize, SchemaId),
+    /// A process with cancelled work comes to a rung of the kill ladder.
+    Stopping(usize, Rung),
+    /// Nothing is left of a process.
+    Stopped(usize),
+    /// A pool names an agent and crash-loops or not, or does so no more.
+    Pooled(usize, Option<bool>),
     Tick,
     /// The clock leaps forward by so many microseconds.
     Leap(u64),
@@ -163,6 +170,16 @@ impl World {
             let worker = self.random.index(self.setting.workers.len());
             self.later(at, What::Drain(worker));
         }
+        if self.random.percent(25) {
+            let agent = self.random.index(AGENTS.len());
+            for _ in 0..=self.random.below(4) {
+                let at = self.random.below(ends_at);
+                let pool = self
+                    .random
+                    .pick(&[None, Some(false), Some(true), Some(true)]);
+                self.later(at, What::Pooled(agent, pool));
+            }
+        }
         if self.random.percent(20) {
             let at = ends_at / 3 + self.random.below(ends_at * 2 / 3);
             if self.random.percent(70) {
@@ -212,6 +229,9 @@ impl World {
                 });
             }
             What::Judged(run, schema) => self.judged(run, schema),
+            What::Stopping(worker, rung) => self.stopping(worker, rung),
+            What::Stopped(worker) => self.stopped(worker),
+            What::Pooled(agent, pool) => self.pooled(agent, pool),
             What::Tick => {
                 self.tick_at = None;
                 self.tick();
@@ -350,12 +370,18 @@ impl World {
     pub(crate) fn lose(&mut self, call: usize) {
         let id = self.calls[call].slot;
         self.calls[call].gone = true;
+        let slot = slot_id(id);
+        let of_pool = self.setting.workers[self.model.slots[id].worker].of_pool;
+        if of_pool && self.random.percent(70) {
+            self.before(Trigger::Died(id));
+            self.model.died(id);
+            let failure = Failure::new(Code::WorkerLost, "the worker died");
+            return self.apply(Event::Died { slot, failure });
+        }
         self.before(Trigger::Lost(id));
         self.model.lost(id);
-        self.apply(Event::Lost {
-            slot: slot_id(id),
-            why: String::new(),
-        });
+        let why = String::new();
+        self.apply(Event::Lost { slot, why });
     }
 
     /// Has the timer come due when Core wants it, or a little later.
@@ -383,6 +409,9 @@ impl World {
         while !open.is_empty() {
             let at = self.random.index(open.len());
             self.lose(open.swap_remove(at));
+        }
+        for agent in 0..AGENTS.len() {
+            self.pooled(agent, None);
         }
         while let Some(wake) = self.core.next_wake() {
             let at = wake.saturating_duration_since(self.base).as_micros() as u64 + 1;

@@ -51,6 +51,17 @@ fn count(number: u64) -> String {
     }
 }
 
+fn millions(number: usize) -> String {
+    assert!(number.is_multiple_of(1_000_000), "{number}");
+    format!("{},000,000", number / 1_000_000)
+}
+
+fn days(duration: Duration) -> String {
+    let seconds = duration.as_secs();
+    assert!(seconds.is_multiple_of(24 * 3600), "{duration:?}");
+    format!("{} days", seconds / (24 * 3600))
+}
+
 #[test]
 fn every_default_in_code_is_the_one_in_the_table() {
     let limits = Limits::default();
@@ -125,6 +136,24 @@ fn expected(limits: &Limits) -> Vec<(&'static str, String)> {
         (
             "uncounted deliveries in a row",
             count(limits.uncounted_deliveries.into()),
+        ),
+        (
+            "queued durable runs in all",
+            format!(
+                "{}; beyond it StartRun is `BUSY`",
+                millions(limits.durable_runs)
+            ),
+        ),
+        ("timeout of StartRun", time(limits.durable_timeout)),
+        (
+            "journal of a durable run",
+            size(limits.durable_journal_bytes.as_u64()),
+        ),
+        ("reattach_window, durable", time(limits.reattach_window)),
+        ("retention of durable runs", days(limits.retention)),
+        (
+            "agent names kept with a store",
+            days(limits.agent_kept_stored),
         ),
         ("poison", count(limits.poison.into())),
         ("release_timeout", time(limits.release_timeout)),

@@ -205,14 +205,19 @@ impl<R, W> Ask<R, W> {
         self
     }
 
+    /// The way, and what goes out on it with no timeout but one that was asked for.
+    pub(super) fn into_parts(self) -> Result<(W, String, v1::Payload, v1::RunOptions), Error> {
+        let payload = self.request.map_err(not_encoded)?;
+        let mut options = self.options;
+        options.timeout = self
+            .timeout
+            .map(|timeout| wire::duration_out(timeout.min(wire::LONGEST)));
+        Ok((self.way, self.agent, wire::payload_out(payload), options))
+    }
+
     /// The way, and what goes out on it.
     pub(super) fn prepare(self) -> Result<(W, Prepared), Error> {
-        let payload = self.request.map_err(|why| {
-            Error::new(
-                ErrorKind::Decode,
-                format!("the request has no JSON form: {why}"),
-            )
-        })?;
+        let payload = self.request.map_err(not_encoded)?;
         // The clock is asked only where a deadline is to be kept.
         let left = self.deadline.map(|deadline| {
             deadline.saturating_duration_since(tokio::time::Instant::now().into_std())
@@ -263,6 +268,11 @@ impl<R: FromPayload> Ask<R> {
             .unwrap_or_else(|_| Err(harness.unanswered(patience)))?;
         read(&agent, answer.run_id, answer.attempt, answer.payload)
     }
+}
+
+fn not_encoded(why: String) -> Error {
+    let message = format!("the request has no JSON form: {why}");
+    Error::new(ErrorKind::Decode, message)
 }
 
 /// The answer, as the type asked for.

@@ -58,6 +58,19 @@ impl Harness {
         Ok(answer.worker.map(wire::admin::worker))
     }
 
+    /// A page of runs, durable ones only, the newest first.
+    ///
+    /// # Errors
+    /// `Unreachable`, or what the harness answers.
+    pub async fn list_runs(&self, query: runs::RunQuery) -> Result<runs::RunPage, Error> {
+        let request = wire::runs::query_out(query);
+        let answer = self.called(self.runs().list_runs(request)).await?;
+        Ok(runs::RunPage {
+            runs: answer.runs.into_iter().map(wire::runs::run).collect(),
+            next_page_token: answer.next_page_token,
+        })
+    }
+
     /// The pools of a namespace; empty means `default`.
     ///
     /// # Errors

@@ -13,6 +13,37 @@ use crate::context::LogLevel;
 use crate::error::Error;
 use crate::payload::Payload;
 
+/// Which runs to list, and which page of them. Every part that is set must match.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RunQuery {
+    /// The namespace; empty means `default`.
+    pub namespace: String,
+    /// The agent; empty means any.
+    pub agent: String,
+    /// Any of these states; empty means any.
+    pub states: Vec<RunState>,
+    /// Every pair must be among the run's.
+    pub labels: BTreeMap<String, String>,
+    /// Made then or later.
+    pub created_from: Option<SystemTime>,
+    /// Made earlier.
+    pub created_before: Option<SystemTime>,
+    /// Runs of a page at most, 1 to 1000; 0 means 100.
+    pub page_size: u32,
+    /// What the page before gave; empty for the first.
+    pub page_token: String,
+}
+
+/// A page of runs.
+#[derive(Debug, Clone, Serialize)]
+#[non_exhaustive]
+pub struct RunPage {
+    /// The newest first. The bytes of their values are left out: [`crate::Harness::run`] has them.
+    pub runs: Vec<Run>,
+    /// For the next page; empty when this is the last.
+    pub next_page_token: String,
+}
+
 /// Where a run stands.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
@@ -109,6 +140,14 @@ pub struct Entry {
     pub time: Option<SystemTime>,
     /// What it says.
     pub content: Content,
+}
+
+impl Entry {
+    /// An entry of a journal on disk, whose content is an encoded `harness.v1.Entry`. What is none
+    /// is [`Content::Unknown`].
+    pub fn of_stored(seq: u64, attempt: u32, time: SystemTime, content: &[u8]) -> Self {
+        crate::wire::runs::stored_entry(seq, attempt, time, content)
+    }
 }
 
 /// What an entry says.

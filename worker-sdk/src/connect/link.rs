@@ -11,7 +11,7 @@ use tokio::sync::Mutex;
 use tonic::transport::Channel;
 use tracing::{info, warn};
 
-use super::{Address, connect};
+use super::{Address, Credential, Place, connect};
 use crate::error::{Error, ErrorKind};
 use crate::retry::Backoff;
 
@@ -21,7 +21,7 @@ const HURRIED_WAIT: Duration = Duration::from_millis(500);
 /// One connection, made again when it broke.
 #[derive(Debug)]
 pub(crate) struct Link {
-    address: Address,
+    place: Place,
     connection: Mutex<Connection>,
     presence: std::sync::Mutex<Presence>,
     /// How many slots have work that ends if there is no connection soon.
@@ -44,13 +44,13 @@ struct Presence {
 }
 
 impl Link {
-    pub(crate) fn new(address: Address, initial: Duration, max: Duration) -> Self {
+    pub(crate) fn new(place: Place, initial: Duration, max: Duration) -> Self {
         let connection = Connection {
             backoff: Backoff::new(initial, max),
             channel: None,
         };
         Self {
-            address,
+            place,
             connection: Mutex::new(connection),
             presence: Default::default(),
             hurried: AtomicUsize::new(0),
@@ -58,7 +58,11 @@ impl Link {
     }
 
     pub(crate) fn address(&self) -> &Address {
-        &self.address
+        &self.place.address
+    }
+
+    pub(crate) fn credential(&self) -> Credential {
+        self.place.credential.clone()
     }
 
     /// The connection and its number, once there is one: tries until it is made, at short intervals
@@ -69,7 +73,7 @@ impl Link {
             if let Some(channel) = &connection.channel {
                 return Ok((self.presence().newest, channel.clone()));
             }
-            match connect(&self.address).await {
+            match connect(self.address()).await {
                 Ok((channel, _)) => {
                     connection.channel = Some(channel);
                     connection.backoff.reset();
@@ -109,7 +113,7 @@ impl Link {
     pub(crate) fn back(&self, number: u64) {
         let mut presence = self.presence();
         if presence.newest == number && std::mem::replace(&mut presence.away, false) {
-            info!(address = %self.address, "the harness is back");
+            info!(address = %self.address(), "the harness is back");
         }
     }
 
@@ -117,7 +121,7 @@ impl Link {
     pub(crate) fn away(&self, number: u64, why: &str) {
         let mut presence = self.presence();
         if presence.newest == number && !std::mem::replace(&mut presence.away, true) {
-            warn!(address = %self.address, why, "the harness is away; trying to reach it");
+            warn!(address = %self.address(), why, "the harness is away; trying to reach it");
         }
     }
 

@@ -5,11 +5,12 @@
 use std::time::{Duration, SystemTime};
 
 use harness_proto::v1;
+use prost::Message;
 use v1::entry::Kind;
 
 use super::status::error_of;
 use super::{duration_in, payload_in};
-use crate::client::runs::{Content, Entry, Outcome, Parent, Run, RunState};
+use crate::client::runs::{Content, Entry, Outcome, Parent, Run, RunQuery, RunState};
 use crate::context::LogLevel;
 
 fn time(stamp: Option<prost_types::Timestamp>) -> Option<SystemTime> {
@@ -46,6 +47,40 @@ pub(crate) fn run(run: v1::Run) -> Run {
             run_id: parent.run_id,
             attempt: parent.attempt,
         }),
+    }
+}
+
+pub(crate) fn stored_entry(seq: u64, attempt: u32, time: SystemTime, content: &[u8]) -> Entry {
+    entry(v1::JournalEntry {
+        seq,
+        attempt,
+        time: Some(time.into()),
+        entry: v1::Entry::decode(content).ok(),
+    })
+}
+
+/// A page of runs that is asked for.
+pub(crate) fn query_out(query: RunQuery) -> v1::ListRunsRequest {
+    let states = query.states.into_iter().map(|state| match state {
+        RunState::Unknown => v1::RunState::Unspecified,
+        RunState::Queued => v1::RunState::Queued,
+        RunState::Running => v1::RunState::Running,
+        RunState::Succeeded => v1::RunState::Succeeded,
+        RunState::Failed => v1::RunState::Failed,
+        RunState::Cancelled => v1::RunState::Cancelled,
+        RunState::TimedOut => v1::RunState::TimedOut,
+    });
+    v1::ListRunsRequest {
+        namespace: query.namespace,
+        filter: Some(v1::RunFilter {
+            agent: query.agent,
+            states: states.map(Into::into).collect(),
+            labels: query.labels.into_iter().collect(),
+            created_from: query.created_from.map(Into::into),
+            created_before: query.created_before.map(Into::into),
+        }),
+        page_size: query.page_size,
+        page_token: query.page_token,
     }
 }
 

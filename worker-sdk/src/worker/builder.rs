@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::profile::{Profile, RECEIVE_BYTES, invalid};
 use super::{Settings, Worker, work};
 use crate::agent::Agent;
-use crate::connect;
+use crate::connect::Environment;
 use crate::error::Error;
 
 /// The most slots of one worker; they share one connection.
@@ -38,6 +38,7 @@ impl Worker {
                 settings,
             },
             slots: None,
+            of_pool: false,
         }
     }
 }
@@ -47,11 +48,35 @@ impl Worker {
 pub struct WorkerBuilder {
     worker: Worker,
     slots: Option<usize>,
+    of_pool: bool,
 }
 
 impl WorkerBuilder {
+    /// Says that this is a process of a pool: what a harness gives to those it starts must be
+    /// there, and is used. `HARNESS_ADDRESS` is where it dials back, `HARNESS_TOKEN` goes with every
+    /// call, and `HARNESS_AGENT` is the agent's name where [`WorkerBuilder::name`] gives none. A
+    /// process of a pool has one slot.
+    ///
+    /// A worker that leaves this out uses the same variables where they are set, so it can be
+    /// started by a pool and by hand.
+    ///
+    /// ```no_run
+    /// use worker_sdk::{Payload, Worker, agent_fn};
+    ///
+    /// # async fn run() -> Result<(), worker_sdk::Error> {
+    /// Worker::builder(agent_fn(|_ctx, request: Payload| async move { Ok(request) }))
+    ///     .from_env()
+    ///     .run()
+    ///     .await
+    /// # }
+    /// ```
+    pub fn from_env(mut self) -> Self {
+        self.of_pool = true;
+        self
+    }
+
     /// The agent's name: lower case letters, digits, `.`, `_` and `-`, starting and ending with a
-    /// letter or digit, at most 63 long.
+    /// letter or digit, at most 63 long. Default: what `HARNESS_AGENT` says.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.worker.profile.agent = name.into();
         self
@@ -107,7 +132,8 @@ impl WorkerBuilder {
     }
 
     /// The harness: host:port, http://host:port or unix:/absolute/path. Default: what
-    /// `HARNESS_ADDRESS` says, else `http://127.0.0.1:7070`.
+    /// `HARNESS_ADDRESS` says, else `http://127.0.0.1:7070`. Only to that default goes the token of
+    /// `HARNESS_TOKEN`.
     pub fn connect(mut self, url: impl Into<String>) -> Self {
         self.worker.settings.url = Some(url.into());
         self
@@ -141,15 +167,23 @@ impl WorkerBuilder {
     ///
     /// # Errors
     /// `InvalidWorker` when its name, labels, slots (`HARNESS_SLOTS` included) or derived schemas
-    /// break the protocol's rules, `InvalidAddress` when the address is none.
+    /// break the protocol's rules, or what [`WorkerBuilder::from_env`] needs is not set;
+    /// `InvalidAddress` when the address is none.
     pub fn build(self) -> Result<Worker, Error> {
+        let environment = Environment::read();
+        if self.of_pool {
+            environment.check_of_pool()?;
+        }
         let mut worker = self.worker;
+        if worker.profile.agent.is_empty() {
+            worker.profile.agent = environment.agent.clone().unwrap_or_default();
+        }
         worker.profile.check()?;
         worker.settings.slots = match self.slots {
             Some(slots) => checked_slots(slots)?,
             None => slots_from(std::env::var_os(SLOTS_VARIABLE).as_deref())?,
         };
-        connect::resolve(worker.settings.url.as_deref())?;
+        environment.place(worker.settings.url.as_deref())?;
         Ok(worker)
     }
 
@@ -200,6 +234,7 @@ impl fmt::Debug for WorkerBuilder {
         f.debug_struct("WorkerBuilder")
             .field("worker", &self.worker)
             .field("slots", &self.slots)
+            .field("of_pool", &self.of_pool)
             .finish()
     }
 }

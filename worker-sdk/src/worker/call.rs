@@ -23,6 +23,7 @@ use super::Shared;
 use super::alarm::Alarm;
 use super::in_hand::InHand;
 use super::work::Work;
+use crate::connect::Credential;
 use crate::context::Facts;
 use crate::error::{Error, ErrorKind};
 use crate::session::{
@@ -79,7 +80,12 @@ pub(super) async fn run(
         frames: Some(frames),
         half_closing: false,
         outbox,
-        incoming: Incoming::open(channel, shared.profile.max_receive_bytes, received),
+        incoming: Incoming::open(
+            channel,
+            shared.link.credential(),
+            shared.profile.max_receive_bytes,
+            received,
+        ),
         in_hand,
         left: false,
         welcomed: false,
@@ -248,12 +254,14 @@ enum Incoming {
 impl Incoming {
     fn open(
         channel: Channel,
+        credential: Credential,
         max_receive_bytes: u64,
         frames: mpsc::Receiver<v1::AttachRequest>,
     ) -> Self {
         let bytes = max_receive_bytes.saturating_add(DECODE_SLACK);
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let mut client = WorkerServiceClient::new(channel).max_decoding_message_size(bytes);
+        let mut client = WorkerServiceClient::with_interceptor(channel, credential)
+            .max_decoding_message_size(bytes);
         Self::Opening(Box::pin(async move {
             client.attach(ReceiverStream::new(frames)).await
         }))

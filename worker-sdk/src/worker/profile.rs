@@ -62,7 +62,9 @@ impl Profile {
 
     pub(super) fn check(&self) -> Result<(), Error> {
         if self.agent.is_empty() {
-            return Err(invalid("the agent has no name; set one with name(..)"));
+            return Err(invalid(
+                "the agent has no name; set one with name(..), or HARNESS_AGENT",
+            ));
         }
         if !is_agent_name(&self.agent) {
             return Err(invalid(format!(

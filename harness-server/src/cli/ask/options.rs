@@ -76,7 +76,7 @@ pub(in crate::cli) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(in crate::cli) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         Some(_) | None => Err("write it as KEY=VALUE".to_owned()),

@@ -1,7 +1,7 @@
 //! What operators are shown.
 
 use super::{AgentKey, Code, Frame, Level, Offer, SECOND, SlotId, World, ask, minimal, offer};
-use crate::dispatch::SlotStateView;
+use crate::dispatch::{AgentLoad, SlotStateView};
 
 #[test]
 fn agents_are_shown_with_their_slots_and_queue() {
@@ -185,4 +185,34 @@ fn an_agent_serves_while_a_slot_of_it_is_not_leaving() {
     assert_eq!(serves(&world, "echo"), Some(false));
     world.lose(second);
     assert_eq!(serves(&world, "echo"), Some(false));
+}
+
+#[test]
+fn the_load_of_every_agent_is_counted_over_all_namespaces() {
+    let mut world = World::new();
+    world.attach(minimal("echo", 1));
+    let leaves = world.attach(minimal("echo", 1));
+    world.frame(leaves, Frame::Leave);
+    world.attach(Offer {
+        agent: AgentKey::new("staging", "echo"),
+        ..offer("echo", 2)
+    });
+    world.ask_and_see(ask("echo"));
+    world.ask("echo");
+    world.ask("echo");
+    world.ask_and_see(ask("upper").wait_for_agent());
+    let loads = world.core.loads();
+    let names: Vec<String> = loads.keys().map(ToString::to_string).collect();
+    assert_eq!(names, ["echo", "staging/echo"], "not one only waited for");
+    let echo = AgentLoad {
+        queued: 2,
+        busy: 1,
+        stopping: 1,
+        ..AgentLoad::default()
+    };
+    let staging = AgentLoad {
+        ready: 1,
+        ..AgentLoad::default()
+    };
+    assert_eq!(loads.into_values().collect::<Vec<_>>(), [echo, staging]);
 }

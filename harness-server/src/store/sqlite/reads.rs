@@ -174,15 +174,23 @@ pub(super) fn agents(connection: &Connection) -> Result<Vec<(AgentKey, Stamp)>> 
         .collect()
 }
 
-pub(super) fn all(connection: &Connection, run: Option<RunId>) -> Result<Vec<(RunId, Entry)>> {
+pub(super) fn all(
+    connection: &Connection,
+    run: Option<RunId>,
+    mut take: impl FnMut(RunId, Entry) -> bool,
+) -> Result<()> {
     let only = run.map(|run| *run.0.as_bytes());
-    connection
-        .prepare(
-            "SELECT run_id, seq, attempt, worker_seq, time, entry FROM journal \
-             WHERE ?1 IS NULL OR run_id = ?1 ORDER BY run_id, seq",
-        )?
-        .query_map([only], |row| Ok((run_id(row.get(0)?), entry(row, 1)?)))?
-        .collect()
+    let mut statement = connection.prepare(
+        "SELECT run_id, seq, attempt, worker_seq, time, entry FROM journal \
+         WHERE ?1 IS NULL OR run_id = ?1 ORDER BY run_id, seq",
+    )?;
+    let mut rows = statement.query([only])?;
+    while let Some(row) = rows.next()? {
+        if !take(run_id(row.get(0)?), entry(row, 1)?) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn labelled(connection: &Connection, mut record: Record) -> Result<Record> {

@@ -9,6 +9,7 @@ mod clock;
 mod floor;
 mod latencies;
 mod load;
+mod pools;
 mod proc;
 mod report;
 mod sdk_worker;
@@ -62,6 +63,12 @@ enum Part {
     Slots,
     /// The agent loop by itself
     Loop,
+    /// Processes that stay beside a process per request, and beside a bare pipe
+    Pools,
+    /// How soon a worker that died or was ended has a successor
+    Replacing,
+    /// A pool beside one that cannot start
+    Neighbour,
 }
 
 #[derive(Subcommand)]
@@ -179,6 +186,9 @@ fn measure(arguments: &Arguments) {
             Part::Deadlines => one_thread.block_on(latencies::deadlines(arguments.asks)),
             Part::Slots => slots::all(Duration::from_secs(arguments.idle)),
             Part::Loop => one_thread.block_on(agent_loop::all()),
+            Part::Pools => pools::all(effort),
+            Part::Replacing => one_thread.block_on(pools::replacing::all(arguments.asks)),
+            Part::Neighbour => pools::neighbour::all(effort),
         };
         report::print(&format!("{part:?}"), &rows);
     }

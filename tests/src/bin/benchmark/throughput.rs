@@ -15,10 +15,10 @@ use crate::sides::{Kind, Measured, Side};
 pub(crate) struct Effort {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 2)]
-    seconds: u64,
+    pub(crate) seconds: u64,
     /// Rounds; each asks every load of both sides in turn
     #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    pub(crate) rounds: usize,
 }
 
 /// A load, and what the ratio to the floor has to be.

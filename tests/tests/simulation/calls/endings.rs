@@ -1,11 +1,12 @@
 //! How a worker brings a request to an end: a reply, or one of the many ways to go wrong.
 
 use harness_server::ids::{Attempt, Delivery, Lease};
+use harness_server::pool::Rung;
 use harness_server::slot::EntryKind;
 
 use super::{Side, Work};
 use crate::frames::{Says, Up};
-use crate::world::World;
+use crate::world::{What, World};
 
 /// How it goes on after its appends.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,10 @@ pub(super) enum Break {
 }
 
 impl World {
-    pub(super) fn bad_end(&mut self) -> Then {
+    pub(super) fn bad_end(&mut self, of_pool: bool) -> Then {
+        if of_pool && self.random.percent(50) {
+            return Then::Cut;
+        }
         match self.random.below(20) {
             0 => Then::Reply(Says::Error { retryable: true }),
             1 => Then::Reply(Says::Error { retryable: false }),
@@ -136,6 +140,19 @@ impl World {
             Break::Hello => self.sends(call, Up::HelloAgain),
             Break::Unknown => self.sends(call, Up::Unknown),
             Break::TooLarge => self.sends(call, Up::TooLarge),
+        }
+    }
+
+    /// The harness stops the process that works on, when it has started that.
+    pub(super) fn is_brought_to_its_end(&mut self, call: usize) {
+        let worker = self.calls[call].worker;
+        if self.setting.workers[worker].of_pool && self.random.percent(60) {
+            let after = self.random.micros(1000, 3_000_000);
+            self.later(after, What::Stopping(worker, Rung::Sigterm));
+            if self.random.percent(50) {
+                self.later(2 * after, What::Stopping(worker, Rung::Sigkill));
+            }
+            self.later(3 * after, What::Stopped(worker));
         }
     }
 

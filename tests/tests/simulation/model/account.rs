@@ -72,6 +72,8 @@ pub(crate) struct Run {
     pub(crate) attempt: u32,
     pub(crate) counted: u32,
     pub(crate) uncounted_in_row: u32,
+    /// Workers that died with it in hand.
+    pub(crate) killed: u32,
     pub(crate) output_seen: bool,
     pub(crate) attempt_ends: Option<Instant>,
     pub(crate) avoid: Option<usize>,
@@ -96,6 +98,20 @@ pub(crate) struct Agent {
     pub(crate) waiting: usize,
     pub(crate) classes: Vec<(Option<SchemaId>, u64, usize)>,
     pub(crate) offered: bool,
+    /// Whether its pool crash-loops; none when it has none.
+    pub(crate) pool: Option<bool>,
+    pub(crate) had_pool: bool,
+}
+
+impl Agent {
+    pub(crate) fn is_known(&self) -> bool {
+        self.offered || self.pool.is_some()
+    }
+
+    /// Whether nobody will take what waits for it.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.pool == Some(true) && self.open.is_empty()
+    }
 }
 
 pub(crate) struct Unreleased {

@@ -22,7 +22,9 @@ impl Model {
                 lease,
                 request,
                 deadline,
+                replay,
             } => {
+                assert!(replay.is_none(), "of an interactive run");
                 let run = run_of(*delivery);
                 let of = self.slots[slot_index(*slot)].worker;
                 assert_eq!(worker_index(*worker), of, "whose slot it is");
@@ -233,6 +235,17 @@ impl Model {
         let worker = self.unreleased.swap_remove(at).worker;
         self.totals.unreleased -= 1;
         self.count_worker(worker, |counts| counts.1 -= 1);
+    }
+
+    /// A worker is about to have stopped: it owes nothing any more.
+    pub(crate) fn stopped(&mut self, worker: usize) {
+        while let Some(at) = self
+            .unreleased
+            .iter()
+            .position(|held| held.worker == worker)
+        {
+            self.forget(at);
+        }
     }
 
     /// A worker is about to say released.

@@ -51,6 +51,9 @@ impl Model {
                 let connected = !self.agents[entry.agent].open.is_empty();
                 looks && !connected && !entry.wait_for_agent && self.trigger == Trigger::Ask(run)
             }
+            Code::CrashLoop => {
+                entry.state == State::Queued && self.agents[entry.agent].is_given_up()
+            }
             Code::InvalidRequest | Code::PayloadTooLarge => looks && self.nobody_takes(run, code),
             _ => false,
         }

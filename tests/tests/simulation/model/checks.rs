@@ -150,7 +150,10 @@ impl Model {
             unreleased: census.unreleased,
         };
         assert_eq!(theirs, self.totals, "Core's counts, then the model's");
-        assert!(census.agents <= self.limits.agents, "too many agents");
+        // The configuration names those of pools, and a peer cannot.
+        let pools = self.agents.iter().filter(|agent| agent.had_pool);
+        let most = self.limits.agents + pools.count();
+        assert!(census.agents <= most, "too many agents");
         assert!(
             census.unreleased <= self.limits.unreleased,
             "too much is remembered"
@@ -216,6 +219,8 @@ impl Model {
                 let entry = &self.runs[*run];
                 assert!(!(ticked && entry.deadline <= self.now), "run {run} is late");
                 assert!(!self.leaving, "run {run} waits for a harness that leaves");
+                let in_vain = entry.waiting && agent.is_given_up();
+                assert!(!in_vain, "run {run} waits for a pool that has given up");
             }
         }
         let views = core.view_agents("default");

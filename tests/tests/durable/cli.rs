@@ -1,0 +1,102 @@
+//! `harness run`: each command as a person and as a program uses it.
+
+use harness_tests::{Harness, Worker};
+use serde_json::Value;
+use tempfile::TempDir;
+
+fn serve(data: &TempDir) -> Harness {
+    Harness::builder()
+        .argument("--data")
+        .argument(data.path().display().to_string())
+        .start()
+}
+
+fn lines(text: &str) -> Vec<Value> {
+    let parse = |line: &str| serde_json::from_str(line).expect("a JSON object a line");
+    text.lines().map(parse).collect()
+}
+
+#[test]
+fn a_run_is_started_watched_listed_and_read_from_its_file() {
+    let data = TempDir::new().expect("a folder of its own");
+    let harness = serve(&data);
+    let _echo = Worker::start(&harness, "echo");
+    let told = harness.cli([
+        "run", "start", "echo", "hello", "--key", "k", "--label", "team=a", "--json",
+    ]);
+    assert_eq!(told.code, Some(0), "{told}");
+    let run_id = told.json()["run_id"].as_str().expect("an id").to_owned();
+
+    let watched = harness.cli(["run", "watch", &run_id, "--json"]);
+    assert_eq!(watched.code, Some(0), "{watched}");
+    let entries = lines(&watched.stdout);
+    let kinds: Vec<&String> = entries
+        .iter()
+        .filter_map(|entry| entry["content"].as_object()?.keys().next())
+        .collect();
+    let expected = [
+        "run_started",
+        "attempt_started",
+        "attempt_ended",
+        "run_ended",
+    ];
+    assert_eq!(kinds, expected);
+
+    let told = harness.cli(["run", "get", &run_id]);
+    assert!(told.stdout.contains("SUCCEEDED  \"hello\""), "{told}");
+    let again = harness.cli(["run", "start", "echo", "hello", "--key", "k", "--json"]);
+    assert_eq!(again.json()["run_id"], run_id.as_str());
+    let conflict = harness.cli(["run", "start", "echo", "other", "--key", "k", "--json"]);
+    assert_eq!(conflict.code, Some(1), "{conflict}");
+    assert_eq!(conflict.json()["error"]["code"], "IDEMPOTENCY_CONFLICT");
+
+    let listed = harness.cli([
+        "run",
+        "list",
+        "--label",
+        "team=a",
+        "--state",
+        "succeeded",
+        "--json",
+    ]);
+    assert_eq!(listed.json()[0]["run_id"], run_id.as_str(), "{listed}");
+    let none = harness.cli(["run", "list", "--state", "queued", "--json"]);
+    assert_eq!(none.json(), Value::Array(Vec::new()));
+    let table = harness.cli(["run", "list"]);
+    assert!(table.stdout.contains(&run_id), "{table}");
+
+    let journal = harness.cli(["run", "journal", &run_id, "--json"]);
+    assert_eq!(lines(&journal.stdout), entries);
+    let file = data.path().join("harness.db").display().to_string();
+    // While the harness uses it.
+    let read = harness.cli(["run", "journal", &run_id, "--file", &file, "--json"]);
+    assert_eq!(lines(&read.stdout), entries, "{read}");
+    let all = harness.cli(["run", "journal", "--file", &file]);
+    assert_eq!(all.stdout.matches(&run_id).count(), entries.len(), "{all}");
+}
+
+#[test]
+fn a_run_that_waits_is_cancelled() {
+    let data = TempDir::new().expect("a folder of its own");
+    let harness = serve(&data);
+    let told = harness.cli(["run", "start", "late", "1", "--wait", "--json"]);
+    assert_eq!(told.json()["state"], "QUEUED", "{told}");
+    let run_id = told.json()["run_id"].as_str().expect("an id").to_owned();
+    let told = harness.cli(["run", "cancel", &run_id, "--reason", "enough", "--json"]);
+    assert_eq!(told.json()["state"], "CANCELLED", "{told}");
+    let unknown = harness.cli([
+        "run",
+        "get",
+        "0190f5b2-6f0e-7c0b-9d3a-2f1f6f1c9a10",
+        "--json",
+    ]);
+    assert_eq!(unknown.json()["error"]["code"], "RUN_NOT_FOUND");
+}
+
+#[test]
+fn without_a_data_folder_it_says_what_to_do() {
+    let harness = Harness::start();
+    let told = harness.cli(["run", "start", "echo", "1"]);
+    assert_eq!(told.code, Some(1), "{told}");
+    assert!(told.stderr.contains("--data"), "{told}");
+}
