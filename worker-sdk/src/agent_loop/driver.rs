@@ -128,8 +128,12 @@ impl AgentLoop {
     /// on any journal.
     ///
     /// # Errors
-    /// The journal cannot be written, or holds what this agent did not write.
+    /// The prompt has no messages; the journal cannot be written, or holds what this agent did not
+    /// write.
     pub async fn run(&self, ctx: &Context, prompt: &Prompt) -> Result<Ended, AgentError> {
+        if prompt.messages().is_empty() {
+            return Err(AgentError::invalid_request("the prompt has no messages"));
+        }
         let span = self.0.span(ctx);
         let run = Run {
             parts: &self.0,

@@ -12,10 +12,13 @@ use super::message::{Assistant, Block, Call, CallResult, Message};
 /// What a call is answered whose work was interrupted.
 pub(crate) const INTERRUPTED: &str = "interrupted before a result was produced";
 
+/// A longer id is no id: it would be the key of a step of the journal.
+const ID_BYTES_MAX: usize = 256;
+
 /// An id nothing in `taken` has, for a call whose own cannot be used. `place` is where the call
 /// stands, so that the same one always gets the same id.
 pub(crate) fn fresh_id(id: &str, place: (usize, usize), taken: &mut BTreeSet<String>) -> String {
-    let usable = !id.is_empty() && !taken.contains(id);
+    let usable = !id.is_empty() && id.len() <= ID_BYTES_MAX && !taken.contains(id);
     let mut made = if usable {
         id.to_owned()
     } else {
@@ -248,6 +251,14 @@ mod tests {
             let again = made_whole(broken, "?", &mut BTreeSet::new());
             assert_eq!(again, whole, "the same each time");
         }
+    }
+
+    #[test]
+    fn an_id_that_is_endless_is_made_anew() {
+        let mut taken = BTreeSet::new();
+        let id = "x".repeat(10_000);
+        assert_eq!(fresh_id(&id, (3, 1), &mut taken), "call_3_1");
+        assert_eq!(fresh_id("toolu_1", (3, 2), &mut taken), "toolu_1");
     }
 
     #[test]

@@ -58,6 +58,15 @@ async fn a_run_calls_tools_until_the_model_answers() {
 }
 
 #[tokio::test]
+async fn a_prompt_of_nothing_is_an_invalid_request() {
+    let agent = World::default().agent(ScriptedModel::new([Line::text("hello")]));
+    let (ctx, _) = testing::context().build();
+    let prompt = Prompt::Conversation { messages: vec![] };
+    let error = agent.reply(ctx, prompt).await.expect_err("nothing asked");
+    assert!(error.is_invalid_request());
+}
+
+#[tokio::test]
 async fn what_cannot_be_run_is_told_to_the_model_and_no_tool_is_run() {
     let world = World::default();
     let model = ScriptedModel::new([

@@ -17,6 +17,7 @@ pub(super) fn wait(headers: &[(String, String)], body: &Value) -> Option<Duratio
     let date = date.map(|(_, value)| value.as_str());
     let named = headers
         .iter()
+        .filter(|(name, _)| !is_left(name, headers))
         .filter_map(|(name, value)| of_header(name, value.trim(), date));
     named.chain(of_retry_info(body)).max()
 }
@@ -31,6 +32,17 @@ fn of_header(name: &str, value: &str, date: Option<&str>) -> Option<Duration> {
         _ if name.starts_with("x-ratelimit-reset") => reset(value),
         _ => None,
     }
+}
+
+/// Whether this is the reset of a limit of which something is left: it is not what one waits for.
+fn is_left(name: &str, headers: &[(String, String)]) -> bool {
+    let Some(limit) = name.strip_prefix("x-ratelimit-reset") else {
+        return false;
+    };
+    let remaining = headers
+        .iter()
+        .find(|(name, _)| name.strip_prefix("x-ratelimit-remaining") == Some(limit));
+    remaining.is_some_and(|(_, value)| value.trim().parse::<f64>().is_ok_and(|left| left > 0.0))
 }
 
 /// From one date to another; nothing when it has passed.
@@ -123,6 +135,15 @@ mod tests {
             (vec![("x-ratelimit-reset", "7")], 7.0),
             (
                 vec![
+                    ("x-ratelimit-reset-requests", "6m0s"),
+                    ("x-ratelimit-remaining-requests", "99"),
+                    ("x-ratelimit-reset-tokens", "9s"),
+                    ("x-ratelimit-remaining-tokens", "0"),
+                ],
+                9.0,
+            ),
+            (
+                vec![
                     ("retry-after", "1"),
                     ("retry-after-ms", "2500"),
                     ("x-ratelimit-reset", "2s"),
@@ -146,6 +167,10 @@ mod tests {
             vec![("x-ratelimit-reset", "1788000000000")],
             vec![("x-ratelimit-remaining", "7")],
             vec![("x-ratelimit-reset", "6 minutes")],
+            vec![
+                ("x-ratelimit-reset-requests", "6m0s"),
+                ("x-ratelimit-remaining-requests", "99"),
+            ],
         ] {
             assert_eq!(of(&headers), None, "{headers:?}");
         }
