@@ -4,6 +4,7 @@
 //! The program is also each process of the floor and the harness's worker: it starts itself again in
 //! these roles.
 
+mod agent_loop;
 mod ask_once;
 mod clock;
 mod durable;
@@ -64,6 +65,8 @@ enum Part {
     Slots,
     /// Durable runs beside asks, appends beside bare SQLite, a restart
     Durable,
+    /// The agent loop by itself
+    Loop,
     /// Processes that stay beside a process per request, and beside a bare pipe
     Pools,
     /// How soon a worker that died or was ended has a successor
@@ -203,6 +206,7 @@ fn measure(arguments: &Arguments) {
             Part::Deadlines => one_thread.block_on(latencies::deadlines(arguments.asks)),
             Part::Slots => slots::all(Duration::from_secs(arguments.idle)),
             Part::Durable => durable::all(effort.rounds),
+            Part::Loop => one_thread.block_on(agent_loop::all()),
             Part::Pools => pools::all(effort),
             Part::Replacing => one_thread.block_on(pools::replacing::all(arguments.asks)),
             Part::Neighbour => pools::neighbour::all(effort),
