@@ -105,7 +105,10 @@ impl Stream for AttachStream {
                             attendance.process().works_on(*delivery);
                         }
                         Outgoing::Drain(_) => attendance.process().tell_to_leave(),
-                        Outgoing::Welcome(_) | Outgoing::Appended(_) | Outgoing::Heartbeat => {}
+                        Outgoing::Welcome(..)
+                        | Outgoing::Replayed(_)
+                        | Outgoing::Appended(_)
+                        | Outgoing::Heartbeat => {}
                     }
                 }
                 Some(Ok(frames::outgoing(
