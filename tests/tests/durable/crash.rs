@@ -88,6 +88,7 @@ async fn starts(stage: Stage) {
 /// Follows a run to its end from number to number, over as many harnesses as it takes.
 async fn follows(stage: Stage, run_id: String) {
     let mut seqs: Vec<u64> = Vec::new();
+    let mut ended = false;
     let channel = channel(&stage.address);
     loop {
         let next = seqs.last().map_or(1, |last| last + 1);
@@ -97,7 +98,6 @@ async fn follows(stage: Stage, run_id: String) {
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         };
-        let mut ended = false;
         // An error is a harness that was killed: it goes on with the next.
         while let Ok(Ok(message)) =
             tokio::time::timeout(Duration::from_secs(20), events.message()).await
