@@ -24,8 +24,10 @@ mod slots;
 mod starting;
 mod stored;
 mod timers;
+mod trim;
 mod view;
 mod workers;
+mod writes;
 
 #[cfg(test)]
 mod tests;
@@ -47,7 +49,6 @@ use timers::{Timer, Timers};
 use workers::{Drained, Worker};
 
 pub use actions::{Action, Note};
-pub use durable::{Change, NewEntry, Replay, Said, Start, Stored, Write};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
 pub use load::AgentLoad;
@@ -55,8 +56,10 @@ pub use pools::Pooled;
 pub use resuming::{Back, Resumed};
 pub use starting::Loaded;
 pub use stored::Adopted;
+pub(crate) use trim::trim;
 pub use view::{AgentView, Census, SlotStateView, SlotView, UnreleasedView, WorkerView};
 pub use workers::{Offer, WorkerInfo};
+pub use writes::{Change, NewEntry, Replay, Said, Start, Stored, Write};
 
 /// What Core keeps to. `config` has the defaults.
 #[derive(Clone, Debug)]

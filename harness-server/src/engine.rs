@@ -3,6 +3,7 @@
 //! Callers' and sessions' own tasks run it; its one task of its own is the timer. No lock is held
 //! over an await, and no action is performed under Core's lock.
 
+mod addressing;
 mod asking;
 mod durable;
 mod judging;
@@ -35,6 +36,7 @@ use crate::retry::{Policy, Waits};
 use crate::schema::Schemas;
 use crate::store::Store;
 
+use addressing::tell;
 use asking::Caller;
 use judging::Judges;
 use storing::Storage;
@@ -453,80 +455,4 @@ impl Waits for Dice {
     fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
         policy.wait(retry)
     }
-}
-
-impl State {
-    /// Finds whom an action is for; none when that one is gone.
-    fn address(&mut self, action: Action) -> Option<Effect> {
-        match action {
-            Action::Welcome { slot, .. }
-            | Action::Deliver { slot, .. }
-            | Action::Acknowledge { slot, .. }
-            | Action::Drain { slot, .. } => self
-                .outboxes
-                .get(&slot)
-                .map(|outbox| Effect::To(outbox.clone(), action)),
-            Action::End { slot, .. } => self
-                .outboxes
-                .remove(&slot)
-                .map(|outbox| Effect::To(outbox, action)),
-            Action::Answer { run, answer } => self
-                .callers
-                .remove(&run)
-                .map(|caller| Effect::Answer(caller, run, answer)),
-            Action::Write(write) => {
-                self.staged.push(write);
-                None
-            }
-            Action::Load { run, replayed } => Some(Effect::Load(run, replayed)),
-            Action::Reload { run } => Some(Effect::Reload(run)),
-            Action::Started { run, started } => self
-                .starters
-                .remove(&run)
-                .map(|starter| Effect::Started(starter, started)),
-            Action::Decided { run, failure } => self
-                .deciders
-                .remove(&run)
-                .map(|deciders| Effect::Decided(deciders, failure)),
-            Action::Grew { run } => self.watches.get(&run).cloned().map(Effect::Grew),
-            Action::Judge { .. } => Some(Effect::Judge(action)),
-            Action::Note(note) => Some(Effect::Note(note)),
-        }
-    }
-}
-
-/// Gives a request back that came after the end of its call.
-fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
-    match action {
-        Action::Welcome { slot, resumed } => outbox.welcome(slot, resumed),
-        Action::Deliver {
-            worker,
-            delivery,
-            lease,
-            request,
-            deadline,
-            replay,
-            ..
-        } => {
-            let to = Undelivered {
-                worker,
-                delivery,
-                lease,
-            };
-            return outbox.request(to, request, deadline, replay);
-        }
-        Action::Acknowledge { delivery, seq, .. } => outbox.acknowledge(delivery, seq),
-        Action::Drain { reason, .. } => outbox.drain(reason),
-        Action::End { end, .. } => outbox.end(end),
-        Action::Answer { .. }
-        | Action::Write(_)
-        | Action::Load { .. }
-        | Action::Reload { .. }
-        | Action::Started { .. }
-        | Action::Decided { .. }
-        | Action::Grew { .. }
-        | Action::Judge { .. }
-        | Action::Note(_) => {}
-    }
-    None
 }

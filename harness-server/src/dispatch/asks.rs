@@ -13,7 +13,7 @@ use crate::slot;
 
 use super::durable::{Durable, Phase};
 use super::placing::Judgement;
-use super::{Action, Core, Placing, Timer};
+use super::{Action, Core, Placing, Timer, trim};
 
 /// How long a caller who was told BUSY should wait at least.
 pub(super) const BUSY_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
@@ -380,6 +380,7 @@ impl Core {
         let Some(entry) = self.runs.remove(&id) else {
             return;
         };
+        trim(&mut self.runs);
         self.timers.clear(entry.run.deadline(), Timer::Run(id));
         self.forget_unoffered(&entry.request.agent);
         let attempt = entry.run.attempt();
@@ -402,10 +403,11 @@ impl Core {
         if !self.runs.contains_key(&id) {
             return;
         }
-        if let Some(durable) = self.durable_mut(id) {
-            if durable.cancel.is_none() && !matches!(durable.phase, Phase::Ending) {
-                durable.cancel = Some((who.clone(), why.clone()));
-            }
+        if let Some(durable) = self.durable_mut(id)
+            && durable.cancel.is_none()
+            && !matches!(durable.phase, Phase::Ending)
+        {
+            durable.cancel = Some((who.clone(), why.clone()));
         }
         let said = if why.is_empty() {
             String::new()

@@ -11,12 +11,12 @@ use crate::journal::Proof;
 use crate::pool::Rung;
 use crate::{run, slot};
 
-use super::durable::{Start, Stored};
 use super::pools::Pooled;
 use super::resuming::Back;
 use super::starting::Loaded;
 use super::stored::Adopted;
 use super::workers::Offer;
+use super::writes::{Start, Stored};
 
 /// What happens.
 #[derive(Debug)]

@@ -13,7 +13,8 @@ use crate::slot;
 use crate::store::Holder;
 
 use super::asks::{BUSY_RETRY, RunEntry};
-use super::durable::{After, Change, Durable, Held, Phase, Replay, Said, Start, about, own};
+use super::durable::{After, Durable, Held, Phase, about, own};
+use super::writes::{Change, Replay, Said, Start};
 use super::{Action, Core, Placing, Timer};
 
 /// How long nothing is read after a read has failed.

@@ -14,7 +14,8 @@ use crate::slot;
 use crate::store::Holder;
 
 use super::asks::RunEntry;
-use super::durable::{After, Away, Durable, Held, Phase, Reply, Stored};
+use super::durable::{After, Away, Durable, Held, Phase, Reply};
+use super::writes::Stored;
 use super::{Action, Core, Placing, Timer};
 
 /// How long until the store is tried again.
@@ -80,20 +81,26 @@ impl Core {
                     self.leave_on_disk(id);
                 }
             }
-            Stored::Existing(_) | Stored::Conflict(_) => {
-                let kept = durable.kept_slot();
-                self.remove_durable(id);
-                let started = match stored {
-                    Stored::Existing(run) => Ok(run),
-                    _ => Err(Box::new(conflict())),
-                };
-                actions.push(Action::Started { run: id, started });
-                let failure = None;
-                actions.push(Action::Decided { run: id, failure });
-                self.give_up_slot(now, id, kept, actions);
-            }
+            Stored::Existing(run) => self.unmade(now, id, Ok(run), actions),
+            Stored::Conflict(_) => self.unmade(now, id, Err(Box::new(conflict())), actions),
             Stored::Failed(why) => self.unwritten(now, id, &why, actions),
         }
+    }
+
+    /// A run was not made, because its key has one.
+    fn unmade(
+        &mut self,
+        now: Instant,
+        id: RunId,
+        started: Result<RunId, Box<Failure>>,
+        actions: &mut Vec<Action>,
+    ) {
+        let kept = self.durable_mut(id).and_then(|durable| durable.kept_slot());
+        self.remove_durable(id);
+        actions.push(Action::Started { run: id, started });
+        let failure = None;
+        actions.push(Action::Decided { run: id, failure });
+        self.give_up_slot(now, id, kept, actions);
     }
 
     fn written(&mut self, now: Instant, id: RunId, after: After, actions: &mut Vec<Action>) {

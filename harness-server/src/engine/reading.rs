@@ -284,12 +284,22 @@ fn load(storage: &Storage, run: RunId, replayed: bool) -> Result<Option<Loaded>,
     let Some(request) = request else {
         return Err(StoreError::Corrupt);
     };
+    let replay = match replayed {
+        true => replay(storage, run)?,
+        false => Replay::default(),
+    };
+    Ok(Some(Loaded { request, replay }))
+}
+
+/// What goes with the next request of a run.
+fn replay(storage: &Storage, run: RunId) -> Result<Replay, StoreError> {
     let mut replay = Replay::default();
+    // After run_started.
     let mut next = 2;
-    while replayed {
-        let page = store.journal(run, next, PAGE.0, PAGE.1)?;
+    loop {
+        let page = storage.store().journal(run, next, PAGE.0, PAGE.1)?;
         let Some(last) = page.entries.last() else {
-            break;
+            return Ok(replay);
         };
         next = last.seq + 1;
         for entry in page.entries {
@@ -299,5 +309,4 @@ fn load(storage: &Storage, run: RunId, replayed: bool) -> Result<Option<Loaded>,
             }
         }
     }
-    Ok(Some(Loaded { request, replay }))
 }

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
+
 use super::{
-    Done, Entry, Extent, Fence, Filter, Page, Record, Stamp, State, Step, Store, StoreError,
-    Written,
+    Done, Entry, Extent, Fence, Filter, Holder, NewRun, Page, Record, Stamp, State, Step, Store,
+    StoreError, Written,
 };
 use crate::ids::{AgentKey, Attempt, RunId};
 
@@ -141,37 +143,29 @@ impl Kept {
                 run,
                 entries,
                 first,
-            } => {
-                if !run.key.is_empty()
-                    && let Some(id) = self.find(&run.agent, &run.key)
-                {
-                    let asked = self.runs.get(&id).and_then(|row| row.journal.first());
-                    let same = asked.map(|entry| &entry.content)
-                        == entries.first().map(|entry| &entry.content);
-                    return Ok(match same {
-                        true => Written::Existing(id),
-                        false => Written::Conflict(id),
-                    });
-                }
-                let record = Record {
-                    state: first.map_or(State::Queued, |_| State::Running),
-                    attempt: Attempt(u32::from(first.is_some())),
-                    counts: crate::run::Counts::default(),
-                    not_before: None,
-                    holder: first,
-                    replayed: None,
-                    reply_seq: 0,
-                    ended: None,
-                    head: 0,
-                    run: *run,
-                };
-                let mut row = Row {
-                    record,
-                    journal: Vec::new(),
-                };
-                row.add(entries);
-                self.runs.insert(row.record.run.id, row);
+            } => return Ok(self.enqueue(*run, entries, first)),
+            step @ (Step::StartAttempt { .. }
+            | Step::Append { .. }
+            | Step::EndAttempt { .. }
+            | Step::Finish { .. }) => self.change(step)?,
+            Step::Note {
+                run,
+                attempt,
+                time,
+                content,
+            } => self.note(run, attempt, time, content)?,
+            Step::KeepAgent { agent, seen } => {
+                self.agents.insert(agent, seen);
             }
+            Step::Forget { before, max } => return Ok(self.forget(before, max)),
+            Step::Flush => {}
+        }
+        Ok(Written::Done)
+    }
+
+    /// Writes a step of a run that has not ended.
+    fn change(&mut self, step: Step) -> Result<(), StoreError> {
+        match step {
             Step::StartAttempt {
                 fence,
                 holder,
@@ -218,31 +212,64 @@ impl Kept {
                 row.record.ended = entries.last().map(|last| (last.time, last.seq));
                 row.add(entries);
             }
-            Step::Note {
-                run,
-                attempt,
-                time,
-                content,
-            } => {
-                let row = self.runs.get_mut(&run);
-                let row = row
-                    .filter(|row| row.record.state.is_ended())
-                    .ok_or(StoreError::Fenced)?;
-                row.add(vec![Entry {
-                    seq: row.record.head + 1,
-                    attempt,
-                    worker_seq: 0,
-                    time,
-                    content,
-                }]);
-            }
-            Step::KeepAgent { agent, seen } => {
-                self.agents.insert(agent, seen);
-            }
-            Step::Forget { before, max } => return Ok(self.forget(before, max)),
-            Step::Flush => {}
+            Step::Enqueue { .. }
+            | Step::Note { .. }
+            | Step::KeepAgent { .. }
+            | Step::Forget { .. }
+            | Step::Flush => {}
         }
-        Ok(Written::Done)
+        Ok(())
+    }
+
+    fn enqueue(&mut self, run: NewRun, entries: Vec<Entry>, first: Option<Holder>) -> Written {
+        if let Some(id) = self.find(&run.agent, &run.key) {
+            let asked = self.runs.get(&id).and_then(|row| row.journal.first());
+            let asks = entries.first().map(|entry| &entry.content);
+            return match asked.map(|entry| &entry.content) == asks {
+                true => Written::Existing(id),
+                false => Written::Conflict(id),
+            };
+        }
+        let record = Record {
+            state: first.map_or(State::Queued, |_| State::Running),
+            attempt: Attempt(u32::from(first.is_some())),
+            counts: crate::run::Counts::default(),
+            not_before: None,
+            holder: first,
+            replayed: None,
+            reply_seq: 0,
+            ended: None,
+            head: 0,
+            run,
+        };
+        let mut row = Row {
+            record,
+            journal: Vec::new(),
+        };
+        row.add(entries);
+        self.runs.insert(row.record.run.id, row);
+        Written::Done
+    }
+
+    fn note(
+        &mut self,
+        run: RunId,
+        attempt: Attempt,
+        time: Stamp,
+        content: Bytes,
+    ) -> Result<(), StoreError> {
+        let row = self.runs.get_mut(&run);
+        let row = row
+            .filter(|row| row.record.state.is_ended())
+            .ok_or(StoreError::Fenced)?;
+        row.add(vec![Entry {
+            seq: row.record.head + 1,
+            attempt,
+            worker_seq: 0,
+            time,
+            content,
+        }]);
+        Ok(())
     }
 
     fn find(&self, agent: &AgentKey, key: &str) -> Option<RunId> {

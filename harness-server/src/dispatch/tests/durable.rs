@@ -1,13 +1,13 @@
 //! Durable runs: what is written when, and what follows once it is, or is not.
 
-use super::samples::{Ask, ask, minimal, offer};
+use super::samples::{Ask, ask, offer};
 use super::*;
 use crate::dispatch::{Adopted, Back, Change, Loaded, Replay, Start, Stored, Write};
 use crate::run::Counts;
 use crate::store::{Holder, State};
 
 /// What a step does, in a word.
-fn word(write: &Write) -> &'static str {
+pub(super) fn word(write: &Write) -> &'static str {
     match write.change {
         Change::Enqueue { first: None, .. } => "enqueue",
         Change::Enqueue { .. } => "enqueue and start",
@@ -19,37 +19,58 @@ fn word(write: &Write) -> &'static str {
     }
 }
 
-fn writes(actions: &[Action]) -> Vec<&'static str> {
-    let write = |action: &Action| match action {
-        Action::Write(write) => Some(word(write)),
-        _ => None,
+pub(super) fn writes(actions: &[Action]) -> Vec<&'static str> {
+    let write = |action: &Action| {
+        if let Action::Write(write) = action {
+            Some(word(write))
+        } else {
+            None
+        }
     };
     actions.iter().filter_map(write).collect()
 }
 
-fn finished(actions: &[Action]) -> Option<State> {
-    actions.iter().find_map(|action| match action {
-        Action::Write(Write {
+pub(super) fn finished(actions: &[Action]) -> Option<State> {
+    actions.iter().find_map(|action| {
+        if let Action::Write(Write {
             change: Change::Finish { state, .. },
             ..
-        }) => Some(*state),
-        _ => None,
+        }) = action
+        {
+            Some(*state)
+        } else {
+            None
+        }
     })
 }
 
-fn acknowledged(actions: &[Action]) -> Option<u64> {
-    actions.iter().find_map(|action| match action {
-        Action::Acknowledge { seq, .. } => Some(*seq),
-        _ => None,
+pub(super) fn acknowledged(actions: &[Action]) -> Option<u64> {
+    actions.iter().find_map(|action| {
+        if let Action::Acknowledge { seq, .. } = action {
+            Some(*seq)
+        } else {
+            None
+        }
     })
 }
 
-fn is_started(actions: &[Action], id: RunId) -> bool {
+pub(super) fn is_started(actions: &[Action], id: RunId) -> bool {
     let started = |action: &Action| matches!(action, Action::Started { run, started: Ok(made) } if *run == id && made == run);
     actions.iter().any(started)
 }
 
-fn start_of() -> Box<Start> {
+/// Why a run was not started.
+pub(super) fn refusal(actions: &[Action]) -> Option<&Failure> {
+    actions.iter().find_map(|action| {
+        if let Action::Started { started, .. } = action {
+            started.as_ref().err().map(|failure| &**failure)
+        } else {
+            None
+        }
+    })
+}
+
+pub(super) fn start_of() -> Box<Start> {
     Box::new(Start {
         not_before: None,
         labels: Default::default(),
@@ -58,7 +79,7 @@ fn start_of() -> Box<Start> {
 }
 
 impl World {
-    fn start_as(&mut self, ask: Ask, start: Box<Start>) -> (RunId, Vec<Action>) {
+    pub(super) fn start_as(&mut self, ask: Ask, start: Box<Start>) -> (RunId, Vec<Action>) {
         self.next_durable += 1;
         let run = RunId(Uuid::from_u128(1_000_000 + self.next_durable));
         let mut request = ask.request;
@@ -78,22 +99,22 @@ impl World {
         (run, self.apply(event))
     }
 
-    fn start(&mut self, agent: &str) -> (RunId, Vec<Action>) {
+    pub(super) fn start(&mut self, agent: &str) -> (RunId, Vec<Action>) {
         self.start_as(ask(agent).max_attempts(3), start_of())
     }
 
-    fn stored(&mut self, run: RunId) -> Vec<Action> {
+    pub(super) fn stored(&mut self, run: RunId) -> Vec<Action> {
         let stored = Stored::Done;
         self.apply(Event::Stored { run, stored })
     }
 
-    fn unwritten(&mut self, run: RunId) -> Vec<Action> {
+    pub(super) fn unwritten(&mut self, run: RunId) -> Vec<Action> {
         let stored = Stored::Failed(Failure::new(Code::StoreUnavailable, "full"));
         self.apply(Event::Stored { run, stored })
     }
 
     /// Has everything of a run written, until nothing more follows.
-    fn settled(&mut self, run: RunId) -> Vec<Action> {
+    pub(super) fn settled(&mut self, run: RunId) -> Vec<Action> {
         let mut all = Vec::new();
         let pending = |world: &Self| {
             let entry = world.core.runs.get(&run);
@@ -108,7 +129,7 @@ impl World {
         all
     }
 
-    fn load(&mut self, run: RunId) -> Vec<Action> {
+    pub(super) fn load(&mut self, run: RunId) -> Vec<Action> {
         let mut request = ask("echo").request;
         request.durable = Some("".into());
         let loaded = Some(Box::new(Loaded {
@@ -118,7 +139,13 @@ impl World {
         self.apply(Event::Loaded { run, loaded })
     }
 
-    fn append(&mut self, slot: SlotId, seq: u64, kind: EntryKind, bytes: usize) -> Vec<Action> {
+    pub(super) fn append(
+        &mut self,
+        slot: SlotId,
+        seq: u64,
+        kind: EntryKind,
+        bytes: usize,
+    ) -> Vec<Action> {
         let delivery = self.held(slot).expect("the slot must hold a request");
         let entry = vec![0; bytes].into();
         let acknowledged = seq - 1;
@@ -134,7 +161,12 @@ impl World {
         )
     }
 
-    fn resume(&mut self, offer: Offer, delivery: Delivery, lease: Lease) -> (SlotId, Vec<Action>) {
+    pub(super) fn resume(
+        &mut self,
+        offer: Offer,
+        delivery: Delivery,
+        lease: Lease,
+    ) -> (SlotId, Vec<Action>) {
         self.next_slot += 1;
         let slot = SlotId(self.next_slot);
         let back = Some(Back::Resume(delivery, lease));
@@ -142,7 +174,7 @@ impl World {
     }
 
     /// Takes a run in as a harness that was started anew does.
-    fn adopt(&mut self, running: Option<Holder>) -> (RunId, Vec<Action>) {
+    pub(super) fn adopt(&mut self, running: Option<Holder>) -> (RunId, Vec<Action>) {
         self.next_durable += 1;
         let id = RunId(Uuid::from_u128(1_000_000 + self.next_durable));
         let mut request = ask("echo").request.header();
@@ -172,12 +204,12 @@ impl World {
         (id, self.apply(Event::Adopt { run: id, adopted }))
     }
 
-    fn is_here(&self, run: RunId) -> bool {
+    pub(super) fn is_here(&self, run: RunId) -> bool {
         self.core.runs.contains_key(&run)
     }
 
     /// Has the run end, so that nothing is left when the test is over.
-    fn end(&mut self, run: RunId) {
+    pub(super) fn end(&mut self, run: RunId) {
         self.settled(run);
         self.apply(Event::CancelRequested {
             run,
@@ -357,221 +389,4 @@ fn a_failed_attempt_is_written_and_the_run_tried_again() {
     world.accept(slot);
     world.reply(slot);
     world.stored(run);
-}
-
-#[test]
-fn a_worker_whose_call_broke_goes_on_with_its_attempt() {
-    let mut world = World::new();
-    let slot = world.attach(offer("echo", 1));
-    let (run, _) = world.start("echo");
-    let lease = lease_in(&world.stored(run));
-    world.append(slot, 1, EntryKind::Step, 10);
-    world.stored(run);
-    let delivery = world.held(slot).expect("it works");
-    assert_eq!(writes(&world.lose(slot)), Vec::<&str>::new());
-
-    for (worker, lease, why) in [(2, lease, "worker"), (1, Lease([9; 16]), "lease")] {
-        let (_, actions) = world.resume(offer("echo", worker), delivery, lease);
-        let refused = End::Refused(crate::slot::Refusal::NotYours);
-        assert_eq!(ends(&actions)[0].1, refused, "another {why}");
-    }
-    let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
-    let resumed = actions.iter().find_map(|action| match action {
-        Action::Welcome { resumed, .. } => resumed.clone(),
-        _ => None,
-    });
-    assert_eq!(resumed.map(|it| it.last_seq), Some(1));
-    assert_eq!(world.held(again), Some(delivery));
-    // Its numbers go on.
-    world.append(again, 2, EntryKind::Plain, 10);
-    assert_eq!(acknowledged(&world.stored(run)), Some(2));
-
-    // A call that only seems to be there loses against it.
-    let (third, actions) = world.resume(offer("echo", 1), delivery, lease);
-    assert_eq!(ends(&actions), [(again, End::Superseded(delivery))]);
-    world.reply(third);
-    world.stored(run);
-}
-
-#[test]
-fn a_worker_that_does_not_come_back_in_its_window_is_lost() {
-    let mut world = World::new();
-    let slot = world.attach(offer("echo", 1));
-    let (run, _) = world.start("echo");
-    let lease = lease_in(&world.stored(run));
-    let delivery = world.held(slot).expect("it works");
-    world.accept(slot);
-    world.lose(slot);
-    let other = world.attach(minimal("echo", 2));
-    assert_eq!(writes(&world.pass(10 * SECOND)), ["end attempt"]);
-    world.settled(run);
-    let (_, actions) = world.resume(offer("echo", 1), delivery, lease);
-    assert_eq!(ends(&actions)[0].1, End::Superseded(delivery));
-    world.pass(SECOND);
-    world.load(run);
-    world.stored(run);
-    assert_eq!(world.run_in(other), Some(run));
-    world.reply(other);
-    world.stored(run);
-}
-
-#[test]
-fn released_instead_of_resume_ends_the_waiting() {
-    let mut world = World::new();
-    let slot = world.attach(offer("echo", 1));
-    let (run, _) = world.start("echo");
-    let lease = lease_in(&world.stored(run));
-    let delivery = world.held(slot).expect("it works");
-    world.accept(slot);
-    world.lose(slot);
-    let worker = WorkerId(Uuid::from_u128(1));
-    let actions = world.apply(Event::Released {
-        worker,
-        delivery,
-        lease,
-    });
-    assert_eq!(writes(&actions), ["end attempt"]);
-    world.end(run);
-}
-
-#[test]
-fn a_run_whose_step_is_not_written_is_taken_in_as_it_is_on_disk() {
-    let mut world = World::new();
-    let slot = world.attach(offer("echo", 1));
-    let (run, _) = world.start("echo");
-    world.stored(run);
-    world.append(slot, 1, EntryKind::Step, 10);
-    let actions = world.unwritten(run);
-    assert_eq!(ends(&actions), [(slot, End::StoreFailed)], "it comes back");
-    assert!(!world.is_here(run));
-    let actions = world.pass(SECOND);
-    let reload = |action: &Action| matches!(action, Action::Reload { run: id } if *id == run);
-    assert!(actions.iter().any(reload));
-    // It could not be read either: it is tried again.
-    assert!(world.pass(SECOND).iter().any(reload));
-    world.apply(Event::Adopt { run, adopted: None });
-    assert!(!world.pass(SECOND).iter().any(reload));
-}
-
-#[test]
-fn a_run_that_is_not_made_is_told_so_and_gives_its_slot_up() {
-    let mut world = World::new();
-    let slot = world.attach(offer("echo", 1));
-    let (run, _) = world.start("echo");
-    let actions = world.unwritten(run);
-    let refused = actions.iter().find_map(|action| match action {
-        Action::Started { started, .. } => started.as_ref().err(),
-        _ => None,
-    });
-    assert_eq!(refused.map(|it| it.code), Some(Code::StoreUnavailable));
-    let asked = world.ask("echo");
-    assert_eq!(world.run_in(slot), Some(asked));
-
-    let (run, _) = world.start("echo");
-    let other = RunId(Uuid::from_u128(7));
-    let stored = Stored::Existing(other);
-    let actions = world.apply(Event::Stored { run, stored });
-    let existing =
-        |it: &Action| matches!(it, Action::Started { started: Ok(made), .. } if *made == other);
-    assert!(actions.iter().any(existing));
-    assert!(!world.is_here(run));
-}
-
-#[test]
-fn durable_runs_have_a_limit_of_their_own() {
-    let mut world = World::new();
-    world.attach(offer("other", 9));
-    let runs: Vec<RunId> = (0..5).map(|_| world.start_waiting().0).collect();
-    let (_, actions) = world.start_waiting();
-    let busy = actions.iter().find_map(|action| match action {
-        Action::Started { started, .. } => started.as_ref().err(),
-        _ => None,
-    });
-    assert_eq!(busy.map(|it| it.code), Some(Code::Busy));
-    for run in runs {
-        world.end(run);
-    }
-}
-
-impl World {
-    fn start_waiting(&mut self) -> (RunId, Vec<Action>) {
-        self.start_as(ask("echo").wait_for_agent(), start_of())
-    }
-}
-
-#[test]
-fn a_run_is_not_delivered_before_its_start() {
-    let mut world = World::new();
-    let slot = world.attach(minimal("echo", 1));
-    let mut start = start_of();
-    start.not_before = Some(world.now + 5 * SECOND);
-    let (run, actions) = world.start_as(ask("echo"), start);
-    assert_eq!(writes(&actions), ["enqueue"]);
-    world.stored(run);
-    world.pass(4 * SECOND);
-    let actions = world.pass(SECOND);
-    assert!(actions.iter().any(|it| matches!(it, Action::Load { .. })));
-    world.load(run);
-    world.stored(run);
-    assert_eq!(world.run_in(slot), Some(run));
-    world.reply(slot);
-    world.stored(run);
-}
-
-#[test]
-fn after_a_restart_a_worker_may_come_back_and_else_the_run_is_delivered_uncounted() {
-    let mut world = World::new();
-    let holder = Holder {
-        worker: WorkerId(Uuid::from_u128(1)),
-        lease: Lease([5; 16]),
-    };
-    let (run, _) = world.adopt(Some(holder));
-    let delivery = Delivery {
-        run,
-        attempt: Attempt(1),
-    };
-    let (slot, _) = world.resume(offer("echo", 1), delivery, holder.lease);
-    assert_eq!(world.held(slot), Some(delivery));
-    assert_eq!(
-        writes(&world.append(slot, 5, EntryKind::Plain, 1)),
-        ["append"]
-    );
-    world.stored(run);
-    world.end(run);
-
-    let (run, _) = world.adopt(Some(holder));
-    let other = world.attach(minimal("echo", 2));
-    world.pass(10 * SECOND);
-    let actions = world.pass(SECOND);
-    assert!(actions.is_empty() || !world.core.runs[&run].is_backing_off());
-    assert_eq!(world.core.runs[&run].run.counts(), Counts::default());
-    world.settled(run);
-    world.load(run);
-    world.stored(run);
-    assert_eq!(world.run_in(other), Some(run));
-    world.reply(other);
-    world.stored(run);
-}
-
-#[test]
-fn a_leaving_harness_leaves_what_waits_on_disk_and_lets_work_end() {
-    let mut world = World::new();
-    let slot = world.attach(offer("echo", 1));
-    let (works, _) = world.start("echo");
-    world.stored(works);
-    world.accept(slot);
-    let (waits, _) = world.start("echo");
-    world.stored(waits);
-    let (unmade, _) = world.start("echo");
-    world.apply(Event::ServerLeaving);
-    assert!(!world.is_here(waits), "it is on disk");
-    assert!(world.is_here(unmade), "it is on its way there");
-    assert!(is_started(&world.stored(unmade), unmade));
-    assert!(!world.is_here(unmade));
-
-    let actions = world.reply(slot);
-    assert!(ends(&actions).is_empty(), "its acknowledgement comes first");
-    let actions = world.stored(works);
-    assert_eq!(acknowledged(&actions), Some(1));
-    assert_eq!(ends(&actions), [(slot, End::Leaving)]);
 }
