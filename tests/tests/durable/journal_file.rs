@@ -51,7 +51,7 @@ fn entries(path: &Path, run: Option<RunId>) -> Vec<(RunId, Entry)> {
         found.push((of, entry));
         true
     };
-    store::read_file(path, run, all).unwrap();
+    store::read_file(path, run, all).expect("the SDK's file is readable");
     found
 }
 
