@@ -5,6 +5,7 @@
 
 mod process;
 mod token;
+mod workers;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,6 +16,9 @@ use crate::ids::AgentKey;
 
 pub use process::{Attendance, Death, InHand, Process, Told};
 pub use token::Token;
+pub use workers::NotItself;
+
+use workers::Workers;
 
 /// The target of the log of what was refused to whom.
 pub const AUDIT: &str = "audit";
@@ -40,7 +44,10 @@ pub enum Principal {
 
 /// The credentials that are good at present; cheap to clone.
 #[derive(Clone, Debug, Default)]
-pub struct Auth(Arc<Mutex<HashMap<Token, Arc<Process>>>>);
+pub struct Auth {
+    processes: Arc<Mutex<HashMap<Token, Arc<Process>>>>,
+    workers: Workers,
+}
 
 /// A token that is good as long as this lives.
 #[derive(Debug)]
@@ -54,6 +61,7 @@ impl Auth {
     /// Makes the token of a process.
     #[must_use]
     pub fn issue(&self, process: Process) -> Pass {
+        let process = process.among(&self.workers);
         let (token, process) = (Token::random(), Arc::new(process));
         self.lock().insert(token.clone(), process.clone());
         Pass {
@@ -94,7 +102,9 @@ impl Auth {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Token, Arc<Process>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.processes
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -115,6 +125,7 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         self.auth.lock().remove(&self.token);
+        self.process.is_gone();
     }
 }
 

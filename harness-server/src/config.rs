@@ -153,10 +153,35 @@ pub fn check_pools(pools: &[Pool]) -> Result<(), (usize, PoolError)> {
 
 fn invalid(text: &str, error: &toml::de::Error) -> ConfigError {
     let line = line_of(text, error.span().unwrap_or_default().start);
+    let message = error.message();
     ConfigError::Invalid {
         line,
-        message: error.message().to_owned(),
+        message: format!("{message}{}", hint(message)),
     }
+}
+
+/// What to write instead, where the words of the TOML reader tell only what is expected.
+fn hint(message: &str) -> &'static str {
+    const HINTS: [(&str, &str); 4] = [
+        (
+            "invalid type: map, expected a sequence",
+            ": write its name in double brackets, such as [[pool]]",
+        ),
+        (
+            "expected a sequence",
+            ": write a list, such as [\"python3\", \"worker.py\"]",
+        ),
+        (
+            "expected a duration",
+            ": write it with its unit and in quotes, such as \"30s\"",
+        ),
+        (
+            "expected parsable string",
+            ": write it with its unit and in quotes, such as \"64MiB\"",
+        ),
+    ];
+    let hint = HINTS.iter().find(|(ending, _)| message.ends_with(ending));
+    hint.map_or("", |(_, hint)| hint)
 }
 
 fn line_of(text: &str, at: usize) -> usize {

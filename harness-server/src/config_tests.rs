@@ -140,6 +140,20 @@ fn a_pool_without_network_dials_no_tcp_address() {
 }
 
 #[test]
+fn a_value_of_another_kind_is_told_with_what_to_write() {
+    for (text, part) in [
+        ("[pool]\nagent = \"a\"", "[[pool]]"),
+        ("[[pool]]\ncommand = \"python3 w.py\"", "[\"python3\", "),
+        ("[[pool]]\nready_timeout = 30", "\"30s\""),
+        ("[[pool]]\nlimits = { memory = \"lots\" }", "\"64MiB\""),
+        ("[limits]\npayload_bytes = \"lots\"", "\"64MiB\""),
+    ] {
+        let told = Config::parse(text).expect_err("refused").to_string();
+        assert!(told.contains(part), "{text}: {told}");
+    }
+}
+
+#[test]
 fn each_mistake_in_a_pool_is_told_with_its_line() {
     let told = |text: &str| {
         let text = format!("{POOL}{text}");

@@ -106,6 +106,8 @@ pub enum Detached {
     Cancelled,
     /// The harness ended it: a rule was broken.
     Broke,
+    /// It broke a rule, or left without being told to, before it was given a request.
+    Useless,
     /// It broke.
     Lost,
     /// It was left in good order with nothing in hand.
@@ -300,6 +302,7 @@ impl Pool {
                 Detached::Lost => return process.enter(now, Phase::Detached { by }),
                 Detached::Cancelled => Reason::Cancelled,
                 Detached::Broke => Reason::Broke,
+                Detached::Useless => Reason::Useless,
                 Detached::Left => Reason::Spent,
             },
             // It was to go anyway, and does not come back.
@@ -318,6 +321,9 @@ impl Pool {
         };
         if at_once {
             self.climb(now, id, Rung::Sigterm, actions);
+        }
+        if reason == Reason::Useless {
+            self.was_useless(now);
         }
     }
 

@@ -260,6 +260,37 @@ fn a_crash_of_a_process_that_was_useful_is_replaced_at_once_and_of_another_after
 }
 
 #[test]
+fn one_that_breaks_a_rule_or_leaves_before_it_was_asked_counts_as_one_that_died_then() {
+    let restart = Restart {
+        max_failed_starts: 3,
+        max_crashes: 3,
+        ..rules().restart
+    };
+    for (dialect, counted) in [(Dialect::Jsonl, (2, 0)), (Dialect::Grpc, (0, 2))] {
+        let mut world = World::running(Rules {
+            dialect,
+            restart,
+            ..rules()
+        });
+        for (id, wait) in [(1, 200), (2, 400)] {
+            world.detached(id, Detached::Useless);
+            let stopped = ended(id, Ended::Stopped(Reason::Useless));
+            assert_eq!(world.exits(id, Exit::Code(0)), [stopped]);
+            assert_eq!(world.reaped(id), [], "its seat waits");
+            assert_eq!(world.wake(), (wait * MS, vec![start(id + 1)]));
+            world.ready(id + 1);
+        }
+        let view = world.view();
+        assert_eq!((view.failed_starts, view.crashes), counted, "{dialect:?}");
+        world.detached(3, Detached::Useless);
+        assert_eq!(world.view().state, State::CrashLooping, "{dialect:?}");
+        world.exits(3, Exit::Code(0));
+        assert_eq!(world.reaped(3), []);
+        assert_eq!(world.apply(Event::Restart), [start(4)]);
+    }
+}
+
+#[test]
 fn waits_grow_with_every_failure_in_a_row_and_the_fifth_is_a_crash_loop() {
     let mut world = World::new(jsonl());
     for (id, wait) in [(1, 200), (2, 400), (3, 800), (4, 1_600)] {

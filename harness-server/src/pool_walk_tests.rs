@@ -31,6 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
     let detached = prop_oneof![
         Just(Detached::Cancelled),
         Just(Detached::Broke),
+        Just(Detached::Useless),
         Just(Detached::Lost),
         Just(Detached::Left),
     ];

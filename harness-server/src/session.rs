@@ -215,13 +215,8 @@ impl Session {
         released: Option<(Delivery, Lease)>,
     ) -> Result<Attended, Refusal> {
         let process = attendance.process();
-        if !process.is_worker(offer.worker, &offer.info.name) {
-            return Err(Refusal::Invalid(
-                "worker.worker_id is another than that of the hello before: a process makes one \
-                 when it starts"
-                    .to_owned(),
-            ));
-        }
+        let itself = process.is_worker(offer.worker, &offer.info.name);
+        itself.map_err(|why| Refusal::Invalid(why.to_string()))?;
         // One that still works on what was cancelled is stopped in another way.
         if process.is_over() || self.engine.owes_more(offer.worker, released) {
             return Err(Refusal::Drained);

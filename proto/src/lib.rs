@@ -1,8 +1,10 @@
 //! The `harness.v1` protocol: messages, clients and servers generated from the `.proto` files
 //! beside this crate. The normative text is this folder's `README.md`.
 //!
-//! Owns nothing but generated code; no logic, no conversions. `tests/generated.rs` regenerates it
+//! Owns generated code and the `codec` of the relay; no conversions. `tests/generated.rs` regenerates it
 //! and fails when it differs from what is committed.
+
+pub mod codec;
 
 /// The protocol as its two ends see it.
 #[allow(

@@ -34,7 +34,9 @@ fn committed_code_is_what_the_proto_files_generate() {
     .expect("the descriptor set is written");
     generate(configure(), set.clone(), fresh.path(), "harness.v1.rs");
     generate(
-        configure().build_client(false),
+        configure()
+            .build_client(false)
+            .codec_path("crate::codec::RelayCodec"),
         with_opaque_entries(set),
         fresh.path(),
         "harness.v1.relay.rs",

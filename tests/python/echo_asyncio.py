@@ -1,7 +1,7 @@
 """An asyncio worker for the benchmark: echoes payloads over the generated stubs.
 
     echo_asyncio.py ADDRESS SLOTS          a worker of the minimal level, agent `echo`
-    echo_asyncio.py ADDRESS SLOTS --bare   the same without a hello, for the benchmark's floor
+    echo_asyncio.py ADDRESS SLOTS --bare   the same that never says released, for the benchmark's floor
     echo_asyncio.py                        a process of a pool, which the environment tells the rest
 """
 
@@ -26,12 +26,11 @@ def credentials():
     return [("authorization", f"Bearer {token}")] if token else []
 
 
-async def slot(stub, hello):
+async def slot(stub, hello, bare):
     """One call after the other: the last asks of a load are cancelled, which ends theirs."""
     while True:
         call = stub.Attach(metadata=credentials())
-        if hello is not None:
-            await call.write(wire.AttachRequest(hello=hello))
+        await call.write(wire.AttachRequest(hello=hello))
         try:
             async for frame in call:
                 if frame.WhichOneof("frame") == "drain":
@@ -44,7 +43,7 @@ async def slot(stub, hello):
                 reply = wire.Reply(run_id=request.run_id, attempt=request.attempt, worker_seq=1)
                 reply.value.CopyFrom(request.payload)
                 await call.write(wire.AttachRequest(reply=reply))
-                if hello is not None:
+                if not bare:
                     hello.released.run_id, hello.released.attempt = request.run_id, request.attempt
                     hello.released.lease = request.lease
         except grpc.aio.AioRpcError as end:
@@ -54,16 +53,14 @@ async def slot(stub, hello):
 
 
 async def main(address, slots, bare):
-    hello = None
-    if not bare:
-        hello = wire.Hello(protocol_version=1)
-        hello.agent.name = os.environ.get("HARNESS_AGENT") or "echo"
-        hello.worker.worker_id, hello.worker.pid = str(uuid.uuid4()), os.getpid()
+    hello = wire.Hello(protocol_version=1)
+    hello.agent.name = os.environ.get("HARNESS_AGENT") or "echo"
+    hello.worker.worker_id, hello.worker.pid = str(uuid.uuid4()), os.getpid()
     # grpcio would send the percent-encoded path of a socket, which is no valid HTTP/2 authority.
     unix = [("grpc.default_authority", "localhost")] if address.startswith("unix:") else []
     async with grpc.aio.insecure_channel(address, unix) as channel:
         stub = service.WorkerServiceStub(channel)
-        await asyncio.gather(*(slot(stub, copy.deepcopy(hello)) for _ in range(slots)))
+        await asyncio.gather(*(slot(stub, copy.deepcopy(hello), bare) for _ in range(slots)))
 
 
 if len(sys.argv) > 1:

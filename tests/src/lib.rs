@@ -9,6 +9,7 @@
 //! - [`Asker`]: a caller over the bare wire, which holds every ask to its deadline.
 //! - [`Proxy`]: between a peer and the harness, made to misbehave; [`Port`]: a port for a harness
 //!   that comes later.
+//! - [`provider`]: a model provider over HTTP with the faults of real ones.
 //! - [`scripted`]: a harness that ends calls as the test says.
 //! - [`http2`]: frames by hand.
 //! - [`guarded`]: worker processes as pools start them, and finding what is left of them.
@@ -34,6 +35,7 @@ mod loopback;
 mod port;
 mod process;
 mod programs;
+pub mod provider;
 mod proxy;
 mod proxy_frames;
 mod proxy_way;

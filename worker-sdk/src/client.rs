@@ -68,7 +68,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Harness {
-    channel: Carrier,
     shared: Arc<Shared>,
 }
 
@@ -77,6 +76,7 @@ type Carrier = InterceptedService<Channel, Credential>;
 
 #[derive(Debug)]
 struct Shared {
+    channel: Carrier,
     address: Address,
     hearing: Hearing,
     /// The readers of the AskMany calls; the last clone takes them along.
@@ -122,12 +122,12 @@ impl Harness {
 
     fn over(place: Place, (channel, hearing): (Channel, Hearing)) -> Self {
         let shared = Shared {
+            channel: InterceptedService::new(channel, place.credential),
             address: place.address,
             hearing,
             readers: Mutex::default(),
         };
         Self {
-            channel: InterceptedService::new(channel, place.credential),
             shared: Arc::new(shared),
         }
     }
@@ -210,11 +210,13 @@ impl Harness {
     }
 
     fn runs(&self) -> RunServiceClient<Carrier> {
-        RunServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
+        RunServiceClient::new(self.shared.channel.clone())
+            .max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 
     fn admin(&self) -> AdminServiceClient<Carrier> {
-        AdminServiceClient::new(self.channel.clone()).max_decoding_message_size(RECEIVE_BYTES_MAX)
+        AdminServiceClient::new(self.shared.channel.clone())
+            .max_decoding_message_size(RECEIVE_BYTES_MAX)
     }
 
     /// A call's answer, or why there is none. One that nobody ever says a word to is not waited

@@ -15,19 +15,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use tokio_util::task::TaskTracker;
-
 use crate::client::{Ask, Harness};
 use crate::error::{Error, ErrorKind};
 use crate::journal::{Entry, Ledger};
 use crate::payload::{FromPayload, IntoPayload};
 
 pub use blocking::BlockingContext;
-pub(crate) use cancel::Cancel;
+use cancel::{Cancel, Holds};
 pub use cancel::{CancelReason, Hold};
 pub use facts::{Caller, LogLevel, Trace};
 pub(crate) use facts::{Facts, deadline_in};
-pub(crate) use sink::{Append, Call, Sink};
+pub(crate) use sink::{Append, Sink};
 pub use step::{BlockingStep, Step};
 
 /// What an agent is given beside the request. Cheap to clone; clones are the same context.
@@ -46,32 +44,46 @@ pub use step::{BlockingStep, Step};
 #[derive(Clone)]
 pub struct Context(Arc<Inner>);
 
+/// All of a request, in one piece: each has one.
 struct Inner {
     facts: Facts,
     cancel: Cancel,
     sink: Sink,
-    holds: TaskTracker,
+    holds: Holds,
     harness: Option<Harness>,
     /// Made at the first step.
     ledger: OnceLock<Box<Mutex<Ledger>>>,
 }
 
 impl Context {
-    pub(crate) fn new(
-        facts: Facts,
-        cancel: Cancel,
-        sink: Sink,
-        holds: TaskTracker,
-        harness: Option<Harness>,
-    ) -> Self {
+    pub(crate) fn new(facts: Facts, sink: Sink, harness: Option<Harness>) -> Self {
         Self(Arc::new(Inner {
             facts,
-            cancel,
+            cancel: Cancel::default(),
             sink,
-            holds,
+            holds: Holds::default(),
             harness,
             ledger: OnceLock::new(),
         }))
+    }
+
+    /// Says that the work is to stop.
+    pub(crate) fn stop(&self, reason: CancelReason) {
+        self.0.cancel.set(reason);
+    }
+
+    /// Waits until nothing holds the slot.
+    pub(crate) async fn unheld(&self) {
+        self.0.holds.wait().await;
+    }
+
+    /// Where what the agent writes goes.
+    pub(crate) fn sink(&self) -> &Sink {
+        &self.0.sink
+    }
+
+    fn holds(&self) -> &Holds {
+        &self.0.holds
     }
 
     /// The run, a UUIDv7 in its 36 character form.
@@ -128,17 +140,17 @@ impl Context {
     /// Whether the work is to stop. An async agent is dropped at its next `.await` then; blocking
     /// code and whatever it started look at this.
     pub fn is_cancelled(&self) -> bool {
-        self.0.cancel.token.is_cancelled()
+        self.0.cancel.reason().is_some()
     }
 
     /// Waits until the work is to stop.
     pub async fn cancelled(&self) {
-        self.0.cancel.token.cancelled().await;
+        self.0.cancel.wait().await;
     }
 
     /// Why the work is to stop; None while it is not.
     pub fn cancel_reason(&self) -> Option<CancelReason> {
-        self.0.cancel.reason.get().copied()
+        self.0.cancel.reason()
     }
 
     /// Keeps the slot away until the returned value is dropped, also after the agent's future was
@@ -148,7 +160,7 @@ impl Context {
     /// A live hold also withholds the reply: what the agent has returned is sent when the last
     /// hold is gone. One that is never dropped makes the run end at its deadline, unanswered.
     pub fn hold(&self) -> Hold {
-        Hold::new(self.0.holds.token())
+        Hold::new(self.clone())
     }
 
     /// Sends a piece of output: a value as JSON, or a [`crate::Payload`] as it is. Waits while too

@@ -30,10 +30,15 @@
 //! # }
 //! ```
 //!
+//! An agent that is a language model with tools is an `agent_loop::AgentLoop` (feature
+//! `agent-loop`; `anthropic` and `openai` for models).
+//!
 //! The schemas the harness checks requests and replies against are derived from the two types.
 //! No type of the wire's own libraries appears in this API.
 
 pub mod agent;
+#[cfg(feature = "agent-loop")]
+pub mod agent_loop;
 pub mod client;
 mod connect;
 pub mod context;

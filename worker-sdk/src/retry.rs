@@ -17,11 +17,22 @@ pub(crate) struct Backoff {
 
 impl Backoff {
     pub(crate) fn new(initial: Duration, max: Duration) -> Self {
+        Self::with_spread(initial, max, 0.5)
+    }
+
+    /// The same, with each wait drawn from nothing to twice of that: many that failed at once come
+    /// back spread as widely as can be.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn full_jitter(initial: Duration, max: Duration) -> Self {
+        Self::with_spread(initial, max, 1.0)
+    }
+
+    fn with_spread(initial: Duration, max: Duration, spread: f64) -> Self {
         let waits = ExponentialBackoffBuilder::new()
             .with_initial_interval(initial)
             .with_max_interval(max)
             .with_multiplier(2.0)
-            .with_randomization_factor(0.5)
+            .with_randomization_factor(spread)
             .with_max_elapsed_time(None)
             .build();
         Self { waits, max }

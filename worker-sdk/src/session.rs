@@ -61,6 +61,8 @@ enum State {
     /// Half-closed; waiting for the harness to end the call.
     Closing {
         until: Instant,
+        /// What was answered so shortly before that a stop of it may cross the half-close.
+        answered: Option<Lease>,
     },
     Over,
 }
@@ -99,7 +101,7 @@ impl Session {
     /// When [`Event::Tick`] is due.
     pub(crate) fn next_wake(&self) -> Option<Instant> {
         match &self.state {
-            State::Greeting { until, .. } | State::Closing { until } => Some(*until),
+            State::Greeting { until, .. } | State::Closing { until, .. } => Some(*until),
             State::Ready(attached) | State::Busy(attached, _) => {
                 Some(attached.next_beat.min(attached.dead_at()))
             }
@@ -278,8 +280,13 @@ impl Session {
 
     fn half_close(&mut self, now: Instant, actions: &mut Vec<Action>) {
         actions.push(Action::HalfClose);
+        let answered = match std::mem::replace(&mut self.state, State::Over) {
+            State::Ready(attached) => attached.crossed(now),
+            State::Greeting { .. } | State::Busy(..) | State::Closing { .. } | State::Over => None,
+        };
         self.state = State::Closing {
             until: now + CLOSE_TIMEOUT,
+            answered,
         };
     }
 
@@ -314,7 +321,7 @@ impl Session {
                     actions.push(Action::Send(Outbound::Heartbeat { held }));
                 }
             }
-            State::Closing { until } => {
+            State::Closing { until, .. } => {
                 if now >= *until {
                     self.state = State::Over;
                     actions.push(Action::Over(Next::Left));
@@ -345,6 +352,14 @@ impl Attached {
             last_heard: now,
             answered: None,
         }
+    }
+
+    /// What was answered last, if the harness may not have read the answer yet: two intervals
+    /// after it, it has long.
+    fn crossed(self, now: Instant) -> Option<Lease> {
+        let answered = self.answered?;
+        let since = now.saturating_duration_since(answered.at);
+        (since <= self.interval * 2).then_some(answered.lease)
     }
 
     /// The attempt whose reply is not acknowledged.

@@ -29,13 +29,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio_util::task::TaskTracker;
-
 use crate::agent::{Agent, AgentError};
 use crate::client::Harness;
-use crate::context::{
-    Caller, Cancel, CancelReason, Context, Facts, LogLevel, Sink, Trace, deadline_in,
-};
+use crate::context::{Caller, CancelReason, Context, Facts, LogLevel, Sink, Trace, deadline_in};
 use crate::journal::{Entry, Journal, Memory, Step};
 use crate::payload::Payload;
 use watched::Watched;
@@ -151,18 +147,12 @@ impl ContextBuilder {
         let mut facts = self.facts;
         facts.deadline = deadline_in(tokio::time::Instant::now().into_std(), self.timeout);
         let watched = Watched::new(self.journal, self.crash_at);
+        let sink = Sink::Journal(Arc::clone(&watched) as Arc<dyn Journal>);
+        let ctx = Context::new(facts, sink, self.harness);
         let record = Record {
-            watched: Arc::clone(&watched),
-            cancel: Cancel::default(),
-            holds: TaskTracker::new(),
+            watched,
+            ctx: ctx.clone(),
         };
-        let ctx = Context::new(
-            facts,
-            record.cancel.clone(),
-            Sink::Journal(watched),
-            record.holds.clone(),
-            self.harness,
-        );
         (ctx, record)
     }
 }
@@ -181,8 +171,7 @@ impl fmt::Debug for ContextBuilder {
 #[derive(Debug, Clone)]
 pub struct Record {
     watched: Arc<Watched>,
-    cancel: Cancel,
-    holds: TaskTracker,
+    ctx: Context,
 }
 
 impl Record {
@@ -252,13 +241,12 @@ impl Record {
     /// Tells the work to stop. A harness would also drop the agent's future; a test does that
     /// itself, by dropping it.
     pub fn cancel(&self, reason: CancelReason) {
-        self.cancel.set(reason);
+        self.ctx.stop(reason);
     }
 
     /// Waits until nothing holds the slot any more; see [`Context::hold`].
     pub async fn released(&self) {
-        self.holds.close();
-        self.holds.wait().await;
+        self.ctx.unheld().await;
     }
 }
 

@@ -21,6 +21,7 @@ use crate::run::Terms;
 use super::convert::CONTENT_TYPE_BYTES;
 use super::hang_ups::HangUps;
 use super::router::Arrival;
+use super::turns::Turns;
 use super::{convert, deadline};
 
 /// Attempts of an ask that says nothing of retries.
@@ -75,6 +76,7 @@ pub(super) struct Admitted {
 pub(super) struct Admission {
     engine: Engine,
     hang_ups: Arc<HangUps>,
+    turns: Arc<Turns>,
     once: Arc<Policy>,
     thrice: Arc<Policy>,
 }
@@ -97,8 +99,7 @@ impl Call {
             state: text(&TRACESTATE, TRACESTATE_BYTES).unwrap_or_default(),
         });
         Self {
-            timeout: deadline::of_headers(headers)
-                .map(|timeout| timeout.saturating_sub(Arrival::elapsed(extensions))),
+            timeout: Arrival::time_left(extensions),
             trace,
             subject: Arrival::principal(extensions).subject(),
         }
@@ -116,6 +117,7 @@ impl Admission {
         Self {
             engine,
             hang_ups: Arc::new(hang_ups),
+            turns: Arc::default(),
             once: Arc::new(Policy::attempts(ASK_ATTEMPTS)),
             thrice: Arc::new(Policy::attempts(START_ATTEMPTS)),
         }
@@ -131,6 +133,11 @@ impl Admission {
             hang_ups: self.hang_ups.clone(),
             answered: false,
         }
+    }
+
+    /// Waits until an ask may be made.
+    pub(super) async fn turn(&self) {
+        self.turns.join().await;
     }
 
     /// Checks an ask against the limits.

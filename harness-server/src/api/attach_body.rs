@@ -28,7 +28,7 @@ const UNSENT_TIMEOUT: Duration = Duration::from_millis(100);
 pub(super) struct AttachOutbox(pub(super) Arc<Outbox>);
 
 /// The body.
-pub(super) struct AttachBody {
+pub struct AttachBody {
     inner: tonic::body::Body,
     outbox: Arc<Outbox>,
     unsent: Arc<Unsent>,

@@ -60,10 +60,11 @@ pub(super) fn serve(
     let max_open = admission.engine().limits().many_window;
     let (answers, answered) = mpsc::channel(max_open as usize + 1);
     let open = Arc::new(Open {
-        admission,
+        admission: admission.clone(),
         runs: Mutex::default(),
     });
     let asking = Asking {
+        admission,
         open: Arc::downgrade(&open),
         call,
         window: max_open as usize,
@@ -87,6 +88,7 @@ pub(super) fn serve(
 
 /// The reading half of a call.
 struct Asking {
+    admission: Admission,
     open: Weak<Open>,
     call: Call,
     window: usize,
@@ -115,6 +117,7 @@ impl Asking {
                     Some(Err(_)) | None => return,
                 }
             };
+            self.admission.turn().await;
             let Some(open) = self.open.upgrade() else {
                 return;
             };

@@ -22,8 +22,8 @@ use tower_service::Service;
 use tracing::{error, warn};
 
 use harness_proto::relay::admin_service_server::AdminServiceServer;
-use harness_proto::relay::run_service_server::RunServiceServer;
-use harness_proto::relay::worker_service_server::WorkerServiceServer;
+use harness_proto::relay::run_service_server::{self, RunServiceServer};
+use harness_proto::relay::worker_service_server::{self, WorkerServiceServer};
 
 use crate::auth::{AUDIT, Auth, Entry, Principal};
 use crate::engine::Engine;
@@ -34,6 +34,7 @@ use super::admin_service::Admin;
 use super::admission::Admission;
 use super::attach_body::{AttachBody, AttachOutbox};
 use super::health::Health;
+use super::reply::Reply;
 use super::run_service::Runs;
 use super::timed_body::TimedBody;
 use super::unary_body::UnaryBody;
@@ -49,6 +50,8 @@ pub(super) struct Arrival {
     principal: Principal,
     /// When its headers came.
     at: Instant,
+    /// How long its caller waits from then on.
+    timeout: Option<Duration>,
 }
 
 impl Arrival {
@@ -66,17 +69,19 @@ impl Arrival {
             .map_or(Principal::Anonymous, |arrival| arrival.principal.clone())
     }
 
-    /// How long it has been here.
-    pub(super) fn elapsed(extensions: &Extensions) -> Duration {
-        extensions
-            .get::<Self>()
-            .map_or(Duration::ZERO, |arrival| arrival.at.elapsed())
+    /// What is left until the call's own deadline.
+    pub(super) fn time_left(extensions: &Extensions) -> Option<Duration> {
+        let arrival = extensions.get::<Self>()?;
+        Some(arrival.timeout?.saturating_sub(arrival.at.elapsed()))
     }
 }
 
 /// The service of one connection; cheap to clone.
 #[derive(Clone)]
 pub struct Router {
+    workers: WorkerServiceServer<Workers>,
+    runs: RunServiceServer<Runs>,
+    /// All other services.
     routes: Routes,
     http: axum::Router,
     admission: Admission,
@@ -99,16 +104,6 @@ pub fn router(
     let admission = Admission::new(engine.clone());
     let mut routes = Routes::builder();
     routes
-        .add_service(
-            WorkerServiceServer::new(Workers::new(engine.clone(), sessions.clone()))
-                .max_decoding_message_size(limit)
-                .max_encoding_message_size(usize::MAX),
-        )
-        .add_service(
-            RunServiceServer::new(Runs::new(admission.clone(), sessions.clone()))
-                .max_decoding_message_size(limit)
-                .max_encoding_message_size(usize::MAX),
-        )
         .add_service(AdminServiceServer::new(Admin::new(
             engine.clone(),
             listeners,
@@ -117,6 +112,12 @@ pub fn router(
         .add_service(HealthServer::new(Health::new(engine.clone())))
         .add_service(reflection());
     Router {
+        workers: WorkerServiceServer::new(Workers::new(engine.clone(), sessions.clone()))
+            .max_decoding_message_size(limit)
+            .max_encoding_message_size(usize::MAX),
+        runs: RunServiceServer::new(Runs::new(admission.clone(), sessions))
+            .max_decoding_message_size(limit)
+            .max_encoding_message_size(usize::MAX),
         routes: routes.routes().prepare(),
         http: http::routes(admission.clone(), pools, limit),
         admission,
@@ -131,6 +132,8 @@ impl Router {
     #[must_use]
     pub fn for_connection(&self, entry: Entry, peer: Arc<str>) -> Self {
         Self {
+            workers: self.workers.clone(),
+            runs: self.runs.clone(),
             routes: self.routes.clone(),
             http: self.http.clone(),
             admission: self.admission.clone(),
@@ -162,9 +165,9 @@ fn turned_away(failure: &Failure, grpc: bool) -> Response<Body> {
 impl<B> Service<Request<B>> for Router
 where
     B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
 {
-    type Response = Response<Body>;
+    type Response = Response<Reply>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
 
@@ -180,37 +183,32 @@ where
                 let (peer, path) = (&self.peer, request.uri().path());
                 warn!(target: AUDIT, %peer, path, "refused: {}", failure.message);
                 let answer = turned_away(&failure, is_grpc(request.headers()));
-                return Box::pin(std::future::ready(Ok(answer)));
+                return Box::pin(std::future::ready(Ok(answer.map(Reply::Whole))));
             }
         };
+        let timeout = deadline::of_headers(request.headers());
         request.extensions_mut().insert(Arrival {
             peer: self.peer.clone(),
             principal,
             at: arrived,
+            timeout,
         });
         let hung_up = self.admission.watch_hang_up();
         let engine = self.admission.engine().clone();
+        let body_timeout = engine.limits().body_timeout;
         if !is_grpc(request.headers()) {
-            let due = arrived + engine.limits().body_timeout;
+            let due = arrived + body_timeout;
             let request = request.map(|body| axum::body::Body::new(TimedBody::new(body, due)));
             let answer = self.http.call(request);
             return Box::pin(async move {
-                let response = answer.await?.map(Body::new);
+                let response = answer.await?.map(|body| Reply::Whole(Body::new(body)));
                 hung_up.answered();
                 Ok(response)
             });
         }
+        let due = arrived + timeout.map_or(body_timeout, |timeout| timeout.min(body_timeout));
         let shape = Shape::of(request.uri().path());
-        let body_timeout = engine.limits().body_timeout;
-        let request = match shape.asks_once {
-            false => request.map(Body::new),
-            true => {
-                let call = deadline::of_headers(request.headers()).unwrap_or(Duration::MAX);
-                let due = arrived + call.min(body_timeout);
-                request.map(|body| Body::new(TimedBody::new(body, due)))
-            }
-        };
-        let answer = self.routes.call(request);
+        let answer = self.grpc(shape, request, due);
         Box::pin(async move {
             let mut response = match answer.await {
                 Ok(response) => response,
@@ -218,14 +216,35 @@ where
             };
             hung_up.answered();
             if let Some(AttachOutbox(outbox)) = response.extensions_mut().remove() {
-                return Ok(response.map(|body| Body::new(AttachBody::new(body, outbox))));
+                return Ok(response.map(|body| Reply::Attach(AttachBody::new(body, outbox))));
             }
             let response = typed(response, &engine);
             Ok(match shape.answers_once {
-                true => response.map(|body| Body::new(UnaryBody::new(body, body_timeout))),
-                false => response,
+                true => response.map(|body| Reply::Once(UnaryBody::new(body, body_timeout))),
+                false => response.map(Reply::Whole),
             })
         })
+    }
+}
+
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+impl Router {
+    /// Calls the service. The two that all the traffic is for are found here: the library's way to
+    /// find one costs more than all we do about an ask.
+    fn grpc<B>(&mut self, shape: Shape, request: Request<B>, due: Instant) -> Answering
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin + 'static,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>> + Send,
+    {
+        let timed = |request: Request<B>| request.map(|body| TimedBody::new(body, due));
+        match (shape.service, shape.asks_once) {
+            (Called::Workers, _) => self.workers.call(request),
+            (Called::Runs, true) => self.runs.call(timed(request)),
+            (Called::Runs, false) => self.runs.call(request),
+            (Called::Another, true) => Box::pin(self.routes.call(timed(request).map(Body::new))),
+            (Called::Another, false) => Box::pin(self.routes.call(request.map(Body::new))),
+        }
     }
 }
 
@@ -237,21 +256,37 @@ fn reflection() -> ServerReflectionServer<impl ServerReflection> {
         .expect("the descriptor sets must be whole")
 }
 
-/// How many messages go each way. A stream may take as long as it likes.
+/// Whose an rpc is.
+#[derive(Clone, Copy)]
+enum Called {
+    Workers,
+    Runs,
+    Another,
+}
+
+/// Whose an rpc is, and how many messages go each way. A stream may take as long as it likes.
 #[derive(Clone, Copy)]
 struct Shape {
+    service: Called,
     asks_once: bool,
     answers_once: bool,
 }
 
 impl Shape {
     fn of(path: &str) -> Self {
-        let (asks_once, answers_once) = match path.rsplit('/').next() {
-            Some("Attach" | "AskMany" | "ServerReflectionInfo") => (false, false),
-            Some("AskStream" | "WatchRun" | "Watch") => (true, false),
-            Some(_) | None => (true, true),
+        let path = path.strip_prefix('/').unwrap_or(path);
+        let (service, rpc) = path.split_once('/').unwrap_or((path, ""));
+        let (asks_once, answers_once) = match rpc {
+            "Attach" | "AskMany" | "ServerReflectionInfo" => (false, false),
+            "AskStream" | "WatchRun" | "Watch" => (true, false),
+            _ => (true, true),
         };
         Self {
+            service: match service {
+                worker_service_server::SERVICE_NAME => Called::Workers,
+                run_service_server::SERVICE_NAME => Called::Runs,
+                _ => Called::Another,
+            },
             asks_once,
             answers_once,
         }

@@ -45,6 +45,7 @@ impl RunService for Runs {
         &self,
         request: Request<relay::AskRequest>,
     ) -> Result<Response<relay::AskResponse>, Status> {
+        self.admission.turn().await;
         let (metadata, extensions, ask) = request.into_parts();
         let ask = Ask {
             agent: ask.agent,

@@ -17,7 +17,7 @@ use super::unsent::Unsent;
 const WATCHED_BYTES: usize = 16 * 1024;
 
 /// The body.
-pub(super) struct UnaryBody {
+pub struct UnaryBody {
     inner: tonic::body::Body,
     timeout: Duration,
     watched: Option<Watched>,

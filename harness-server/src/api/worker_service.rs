@@ -99,10 +99,17 @@ impl Stream for AttachStream {
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         self.outbox.poll_next(cx).map(|next| match next? {
             Ok(frame) => {
-                if let (Some(attendance), Outgoing::Request { delivery, .. }) =
-                    (&self.attendance, &frame)
-                {
-                    attendance.process().works_on(*delivery);
+                if let Some(attendance) = &self.attendance {
+                    match &frame {
+                        Outgoing::Request { delivery, .. } => {
+                            attendance.process().works_on(*delivery);
+                        }
+                        Outgoing::Drain(_) => attendance.process().tell_to_leave(),
+                        Outgoing::Welcome(..)
+                        | Outgoing::Replayed(_)
+                        | Outgoing::Appended(_)
+                        | Outgoing::Heartbeat => {}
+                    }
                 }
                 Some(Ok(frames::outgoing(
                     frame,

@@ -14,6 +14,8 @@ use crate::envelope::Failure;
 use crate::ids::{AgentKey, Delivery, ProcessId, WorkerId};
 use crate::pool::{Detached, Exit};
 
+use super::workers::{NotItself, Workers};
+
 /// How long a new call waits for the one before it to be over.
 const ENTER_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -32,8 +34,11 @@ pub struct Process {
     calls: Arc<Semaphore>,
     /// What it said of itself in its first hello.
     worker: OnceLock<(WorkerId, String)>,
+    /// What it and the others said.
+    workers: Workers,
     in_hand: InHand,
     asked: AtomicBool,
+    told_to_leave: AtomicBool,
     answered: AtomicU64,
     dismissed: CancellationToken,
     death: watch::Sender<Option<Death>>,
@@ -95,8 +100,10 @@ impl Process {
             told,
             calls: Arc::new(Semaphore::new(1)),
             worker: OnceLock::new(),
+            workers: Workers::default(),
             in_hand: InHand::default(),
             asked: AtomicBool::new(false),
+            told_to_leave: AtomicBool::new(false),
             answered: AtomicU64::new(0),
             dismissed: CancellationToken::new(),
             death: watch::Sender::new(None),
@@ -142,10 +149,34 @@ impl Process {
         drop(self.calls.acquire().await);
     }
 
-    /// Takes what it says of itself; false when it has said to be another worker before.
-    pub fn is_worker(&self, worker: WorkerId, name: &str) -> bool {
-        let first = self.worker.get_or_init(|| (worker, name.to_owned()));
-        first.0 == worker
+    /// The same, of which no worker id is one of the others'.
+    pub(super) fn among(self, workers: &Workers) -> Self {
+        let workers = workers.clone();
+        Self { workers, ..self }
+    }
+
+    /// Takes what it says of itself.
+    ///
+    /// # Errors
+    /// That it cannot be that worker.
+    pub fn is_worker(&self, worker: WorkerId, name: &str) -> Result<(), NotItself> {
+        match self.worker.get() {
+            Some((first, _)) if *first == worker => Ok(()),
+            Some(_) => Err(NotItself::Changed),
+            None if !self.workers.take(worker) => Err(NotItself::Taken),
+            None => {
+                // It has one call at a time, so that nobody else says it here.
+                self.worker.get_or_init(|| (worker, name.to_owned()));
+                Ok(())
+            }
+        }
+    }
+
+    /// Nothing is left of it: another process may be the worker it was.
+    pub(super) fn is_gone(&self) {
+        if let Some(worker) = self.worker() {
+            self.workers.give_back(worker);
+        }
     }
 
     /// The worker it said to be, once it did.
@@ -164,6 +195,23 @@ impl Process {
     pub fn works_on(&self, delivery: Delivery) {
         self.asked.store(true, Ordering::Relaxed);
         self.in_hand.set(Some(delivery));
+    }
+
+    /// It is written to it that it is to leave.
+    pub fn tell_to_leave(&self) {
+        self.told_to_leave.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it was ever given a request.
+    #[must_use]
+    pub fn was_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was ever given anything to do: a request, or to leave.
+    #[must_use]
+    pub fn had_orders(&self) -> bool {
+        self.was_asked() || self.told_to_leave.load(Ordering::Relaxed)
     }
 
     /// Which request is in hand.
@@ -186,7 +234,7 @@ impl Process {
     /// Whether a new call of it is to be refused.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let spent = self.per_request && self.asked.load(Ordering::Relaxed);
+        let spent = self.per_request && self.was_asked();
         spent || self.dismissed.is_cancelled() || self.death.borrow().is_some()
     }
 
@@ -264,14 +312,24 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_one_worker() {
-        let process = process(false);
+    fn a_process_is_one_worker_and_no_other_is_it_until_it_is_gone() {
+        let workers = Workers::default();
+        let new = || Process::new(AgentKey::new("", "a"), ProcessId(1), false).0;
+        let (process, next) = (new().among(&workers), new().among(&workers));
         let (one, other) = (WorkerId(Uuid::from_u128(1)), WorkerId(Uuid::from_u128(2)));
         assert_eq!((process.worker(), process.name()), (None, None));
-        assert!(process.is_worker(one, "first") && process.is_worker(one, "again"));
-        assert!(!process.is_worker(other, "first"));
+        for name in ["first", "again"] {
+            assert_eq!(process.is_worker(one, name), Ok(()));
+        }
+        let changed = process.is_worker(other, "first");
+        assert_eq!(changed, Err(NotItself::Changed));
         assert_eq!(process.worker(), Some(one));
         assert_eq!(process.name(), Some("first"));
+
+        assert_eq!(next.is_worker(one, "second"), Err(NotItself::Taken));
+        assert_eq!(next.worker(), None);
+        process.is_gone();
+        assert_eq!(next.is_worker(one, "second"), Ok(()));
     }
 
     #[test]

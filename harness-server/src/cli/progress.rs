@@ -89,7 +89,7 @@ impl Told {
         }
         self.last_stop = Some(last.clone());
         match last.reason {
-            Reason::Cancelled | Reason::Broke | Reason::NotReady => {
+            Reason::Cancelled | Reason::Broke | Reason::Useless | Reason::NotReady => {
                 let signal = match last.killed_after {
                     Some(_) => "SIGKILL",
                     None => "SIGTERM",

@@ -13,7 +13,7 @@ use crate::slot;
 
 use super::durable::{Durable, Phase};
 use super::placing::Judgement;
-use super::{Action, Core, Placing, Timer};
+use super::{Action, Core, Placing, Timer, trim};
 
 /// How long a caller who was told BUSY should wait at least.
 pub(super) const BUSY_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
@@ -380,6 +380,7 @@ impl Core {
         let Some(entry) = self.runs.remove(&id) else {
             return;
         };
+        trim(&mut self.runs);
         self.timers.clear(entry.run.deadline(), Timer::Run(id));
         self.forget_unoffered(&entry.request.agent);
         let attempt = entry.run.attempt();

@@ -19,7 +19,7 @@ use crate::store::{Holder, State};
 
 use super::asks::whole;
 use super::writes::{Change, NewEntry, Replay, Said, Start, Write};
-use super::{Action, Core, Timer};
+use super::{Action, Core, Timer, trim};
 
 /// Where a durable run stands with what is on disk.
 #[derive(Debug)]
@@ -399,6 +399,7 @@ impl Core {
         let Some(entry) = self.runs.remove(&id) else {
             return;
         };
+        trim(&mut self.runs);
         self.timers.clear(entry.run.deadline(), Timer::Run(id));
         self.durable_runs -= 1;
         let held = entry.durable.as_ref().map(|durable| durable.request);

@@ -12,7 +12,7 @@ use crate::slot::{End, Refusal};
 use super::asks::shutting_down;
 use super::slots::SlotEntry;
 use super::workers::Offer;
-use super::{Action, Core, Note, Timer};
+use super::{Action, Core, Note, Timer, trim};
 
 impl Core {
     /// A call is gone without an end of ours.
@@ -166,6 +166,7 @@ impl Core {
     fn remove_slot(&mut self, now: Instant, id: SlotId) -> Option<SlotEntry> {
         self.no_longer_ready(id);
         let entry = self.slots.remove(&id)?;
+        trim(&mut self.slots);
         if let Some(at) = entry.timer {
             self.timers.clear(at, Timer::Slot(id));
         }

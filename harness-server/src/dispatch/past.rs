@@ -11,7 +11,7 @@ use ahash::AHashMap;
 use crate::ids::RunId;
 use crate::journal::Journal;
 
-use super::RunView;
+use super::{RunView, trim};
 
 /// Runs that are looked at for each that ends: those that are read stay, and more may be too much
 /// than one.
@@ -116,6 +116,7 @@ impl History {
             return self.push(oldest);
         }
         self.places.remove(&oldest.id);
+        trim(&mut self.places);
         self.bytes -= oldest.journal.written_bytes();
     }
 

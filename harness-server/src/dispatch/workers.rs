@@ -13,7 +13,7 @@ use crate::journal::{Content, Proof};
 use crate::pool::Rung;
 use crate::slot::{self, Level};
 
-use super::{Action, Core, Note, Timer};
+use super::{Action, Core, Note, Timer, trim};
 
 /// What a hello offers.
 #[derive(Clone, Debug, PartialEq)]
@@ -367,6 +367,7 @@ impl Core {
             .is_some_and(|entry| entry.slots.is_empty() && entry.unreleased.is_empty());
         if empty {
             self.workers.remove(&worker);
+            trim(&mut self.workers);
         }
     }
 }

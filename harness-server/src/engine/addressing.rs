@@ -1,6 +1,6 @@
 //! Whom an action is for: found under the lock, told without it.
 
-use crate::dispatch::Action;
+use crate::dispatch::{Action, trim};
 
 use super::{Effect, Outbox, State, Undelivered};
 
@@ -15,14 +15,16 @@ impl State {
                 .outboxes
                 .get(&slot)
                 .map(|outbox| Effect::To(outbox.clone(), action)),
-            Action::End { slot, .. } => self
-                .outboxes
-                .remove(&slot)
-                .map(|outbox| Effect::To(outbox, action)),
-            Action::Answer { run, answer } => self
-                .callers
-                .remove(&run)
-                .map(|caller| Effect::Answer(caller, run, answer)),
+            Action::End { slot, .. } => {
+                let outbox = self.outboxes.remove(&slot);
+                trim(&mut self.outboxes);
+                outbox.map(|outbox| Effect::To(outbox, action))
+            }
+            Action::Answer { run, answer } => {
+                let caller = self.callers.remove(&run);
+                trim(&mut self.callers);
+                caller.map(|caller| Effect::Answer(caller, run, answer))
+            }
             Action::Write(write) => {
                 self.staged.push(write);
                 None

@@ -6,7 +6,7 @@ use tokio::sync::mpsc::OwnedPermit;
 use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
-use crate::dispatch::{Event, Placing, Reading, RunView};
+use crate::dispatch::{Event, Placing, Reading, RunView, trim};
 use crate::envelope::{Answer, Failure, Request};
 use crate::ids::RunId;
 use crate::run::Terms;
@@ -233,6 +233,7 @@ impl Drop for Watch {
                 let last = |bell: &watch::Sender<()>| bell.receiver_count() == 1;
                 if state.watches.get(&run).is_some_and(last) {
                     state.watches.remove(&run);
+                    trim(&mut state.watches);
                 }
             });
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::{oneshot, watch};
 use uuid::Uuid;
 
-use crate::dispatch::{Back, Event, Placing, Start};
+use crate::dispatch::{Back, Event, Placing, Start, trim};
 use crate::envelope::{Code, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, WorkerId};
 use crate::run::Terms;
@@ -289,6 +289,7 @@ impl Drop for Followed {
         let last = |bell: &watch::Sender<()>| bell.receiver_count() == 1;
         if state.watches.get(&self.run).is_some_and(last) {
             state.watches.remove(&self.run);
+            trim(&mut state.watches);
         }
     }
 }

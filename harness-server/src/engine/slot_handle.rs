@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::dispatch::{Event, Frame};
+use crate::dispatch::{Event, Frame, trim};
 use crate::envelope::{Failure, Payload};
 use crate::ids::{SlotId, WorkerId};
 use crate::schema::Schema;
@@ -90,6 +90,7 @@ impl SlotHandle {
         }
         self.engine.apply_with(event, |state| {
             state.outboxes.remove(&self.slot);
+            trim(&mut state.outboxes);
         });
         self.outbox.end(End::Closed);
     }

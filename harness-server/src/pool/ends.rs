@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use crate::ids::ProcessId;
 
-use super::process::{Exit, Ladder, Phase, Reason, Rung};
+use super::process::{Dialect, Exit, Ladder, Phase, Reason, Rung};
 use super::restarts::Next;
 use super::{Action, Ended, Pool, Standing, StopView};
 
@@ -89,9 +89,7 @@ impl Pool {
                 process.enter(now, Phase::Stopping(Ladder::begin(now, Reason::NotReady)));
                 let for_replacement = process.replaces.is_some();
                 self.climb(now, id, Rung::Sigterm, actions);
-                self.totals.failed_starts += 1;
-                let next = self.restarts.failed_start(&self.rules.restart);
-                self.follow(now, next, for_replacement);
+                self.failed_start(now, for_replacement);
             }
             Phase::Detached { by } if now >= by => {
                 process.enter(now, Phase::Stopping(Ladder::begin(now, Reason::NotReady)));
@@ -118,9 +116,7 @@ impl Pool {
         };
         // Told to go before it could be, it has failed nothing.
         if process.serves() {
-            self.totals.failed_starts += 1;
-            let next = self.restarts.failed_start(&self.rules.restart);
-            self.follow(now, next, process.replaces.is_some());
+            self.failed_start(now, process.replaces.is_some());
             actions.push(Action::Ended(id, Ended::FailedStart));
         }
     }
@@ -157,17 +153,32 @@ impl Pool {
         process.enter(now, Phase::Exited(ladder));
         self.last_exit = Some(exit);
         actions.push(Action::Ended(id, ended));
-        let next = match ended {
-            Ended::Normal | Ended::Stopped(_) => return,
-            Ended::FailedStart => {
-                self.totals.failed_starts += 1;
-                self.restarts.failed_start(&self.rules.restart)
-            }
-            Ended::Crashed => {
-                self.totals.crashes += 1;
-                self.restarts.crashed(now, &self.rules.restart, was_useful)
-            }
-        };
+        match ended {
+            Ended::Normal | Ended::Stopped(_) => {}
+            Ended::FailedStart => self.failed_start(now, for_replacement),
+            Ended::Crashed => self.crashed(now, was_useful, for_replacement),
+        }
+    }
+
+    /// One that was ended before it was given a request counts as one that died then: the next
+    /// would do the same.
+    pub(super) fn was_useless(&mut self, now: Instant) {
+        match self.rules.dialect {
+            Dialect::Jsonl => self.failed_start(now, false),
+            Dialect::Grpc => self.crashed(now, false, false),
+        }
+    }
+
+    fn failed_start(&mut self, now: Instant, for_replacement: bool) {
+        self.totals.failed_starts += 1;
+        let next = self.restarts.failed_start(&self.rules.restart);
+        self.follow(now, next, for_replacement);
+    }
+
+    fn crashed(&mut self, now: Instant, was_useful: bool, for_replacement: bool) {
+        self.totals.crashes += 1;
+        let limits = &self.rules.restart;
+        let next = self.restarts.crashed(now, limits, was_useful);
         self.follow(now, next, for_replacement);
     }
 
@@ -241,7 +252,7 @@ impl Pool {
 /// Whether the process was to serve on, had it done as it should.
 fn is_forced(reason: Reason) -> bool {
     match reason {
-        Reason::Cancelled | Reason::Broke | Reason::NotReady => true,
+        Reason::Cancelled | Reason::Broke | Reason::Useless | Reason::NotReady => true,
         Reason::Spent | Reason::Replaced | Reason::Resized | Reason::Leaving => false,
     }
 }

@@ -68,6 +68,8 @@ pub enum Reason {
     Cancelled,
     /// It broke a rule.
     Broke,
+    /// It broke a rule, or left untold, before it was given a request.
+    Useless,
     /// It was not ready, or not back, within `ready_timeout`.
     NotReady,
     /// It has answered all that it is to answer.
@@ -239,6 +241,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Self::Cancelled => "its request was cancelled",
             Self::Broke => "it broke a rule",
+            Self::Useless => "it broke a rule or left before it was given a request",
             Self::NotReady => "it was not ready in time",
             Self::Spent => "it has answered",
             Self::Replaced => "it is replaced",

@@ -128,7 +128,11 @@ impl Attended {
             | End::Violation(_)
             | End::Broken(_)
             | End::FrameTooLarge { .. }
-            | End::Refused(_) => Detached::Broke,
+            | End::Refused(_) => match self.process().was_asked() {
+                true => Detached::Broke,
+                false => Detached::Useless,
+            },
+            End::Closed | End::Idle if !self.process().had_orders() => Detached::Useless,
             End::Closed | End::Idle | End::Leaving => Detached::Left,
         })
         .await;

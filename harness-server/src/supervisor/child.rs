@@ -47,7 +47,8 @@ pub(super) enum Order {
 /// What a process tells its pool.
 pub(super) struct Report {
     pub(super) event: Event,
-    /// Of one that has ended: how, and its last lines on standard error.
+    /// Of one that has ended, or is to be ended for what it did: how or why, and its last lines on
+    /// standard error.
     pub(super) last_words: Option<(String, Vec<String>)>,
 }
 
@@ -108,7 +109,7 @@ impl Child {
         let started = tokio::select! {
             started = Process::start(self.launch.clone()) => started.map_err(|error| chain(&error)),
             _ = self.orders.wait_for(|order| *order >= Order::Terminate) => {
-                Err("it was not ready in time".to_owned())
+                Err("it was ended before its command ran".to_owned())
             }
         };
         let (running, streams) = match started {
@@ -198,7 +199,7 @@ impl Child {
             exit,
             was_asked,
         };
-        let last_words = Some((exit.to_string(), tail.last()));
+        let last_words = Some((speaking.told_of(exit), tail.last()));
         reporter.send(event, last_words).await;
         match speaking {
             Speaking::Jsonl(_) => (running, None),
@@ -250,12 +251,24 @@ impl Child {
             stdout: Lines::new(stdout, line_bytes),
             asked: 0,
             answered: 0,
+            useless: None,
             engine: self.engine,
         }
     }
 }
 
 impl Speaking {
+    /// How a process has ended, in words.
+    fn told_of(&self, exit: Exit) -> String {
+        match self {
+            Self::Jsonl(session) => match &session.useless {
+                Some(what) => format!("{exit}, because it {what}"),
+                None => exit.to_string(),
+            },
+            Self::Grpc(..) => exit.to_string(),
+        }
+    }
+
     /// Speaks to a process until it has ended. Whether it was ever ready.
     async fn speak(
         &mut self,
@@ -268,7 +281,9 @@ impl Speaking {
                 let over = session.run().await;
                 if let Over::Detached(why) = over {
                     let event = Event::Detached(reporter.process, why);
-                    reporter.tell(event).await;
+                    let useless = session.useless.as_ref();
+                    let last_words = useless.map(|what| (format!("it {what}"), tail.last()));
+                    reporter.send(event, last_words).await;
                 }
                 // What it still writes must not hold it up.
                 tokio::select! {

@@ -94,7 +94,22 @@ pub(super) fn check(user: Option<&User>) -> io::Result<()> {
 }
 
 fn bind(user: Option<&User>) -> io::Result<(Place, UnixListener)> {
-    let folder = folder(user)?;
+    let places = [env::temp_dir(), PathBuf::from("/tmp")];
+    let mut refused = Vec::new();
+    for place in &places {
+        match folder(place, user).and_then(|folder| bind_at(&folder, user)) {
+            Ok(bound) => return Ok(bound),
+            Err(error) => refused.push(format!("in {}: {error}", place.display())),
+        }
+    }
+    refused.dedup();
+    Err(io::Error::other(format!(
+        "{}; TMPDIR must name a short path that can be written",
+        refused.join("; ")
+    )))
+}
+
+fn bind_at(folder: &Path, user: Option<&User>) -> io::Result<(Place, UnixListener)> {
     // It has its name once somebody listens; see `sweep`.
     let place = Place::at(folder.with_extension("new"));
     // It must not be there: nobody else can have made it.
@@ -107,8 +122,8 @@ fn bind(user: Option<&User>) -> io::Result<(Place, UnixListener)> {
             chown(path, Some(user.uid), Some(user.gid))?;
         }
     }
-    fs::rename(&place.folder, &folder)?;
-    Ok((Place::at(folder), listener))
+    fs::rename(&place.folder, folder)?;
+    Ok((Place::at(folder.to_owned()), listener))
 }
 
 /// Removes the folders beside this one that a harness of the same user has left, which was killed.
@@ -138,26 +153,18 @@ fn sweep(own: &Path) {
     }
 }
 
-/// A name for the folder, in the first place for such things that is short enough and, for another
-/// user, open to all.
-fn folder(user: Option<&User>) -> io::Result<PathBuf> {
+/// A name for the folder in a place that is short enough and, for another user, open to all.
+fn folder(place: &Path, user: Option<&User>) -> io::Result<PathBuf> {
     let digits = Uuid::new_v4().simple().to_string();
-    let name = format!("{NAME}{}", &digits[..NAME_DIGITS]);
-    let places = [env::temp_dir(), PathBuf::from("/tmp")];
-    let mut folders = places.iter().filter_map(|place| {
-        let place = std::path::absolute(place).ok()?;
-        let reached = user.is_none() || place.ancestors().all(is_open);
-        let folder = place.join(&name);
-        let short = folder.join(SOCKET).as_os_str().len() < PATH_BYTES;
-        (reached && short).then_some(folder)
-    });
-    folders.next().ok_or_else(|| {
-        io::Error::other(format!(
-            "neither {} nor /tmp can hold it: TMPDIR must name a short path that every user may \
-             enter",
-            places[0].display()
-        ))
-    })
+    let place = std::path::absolute(place)?;
+    let folder = place.join(format!("{NAME}{}", &digits[..NAME_DIGITS]));
+    if folder.join(SOCKET).as_os_str().len() >= PATH_BYTES {
+        return Err(io::Error::other("its path is too long for a socket"));
+    }
+    if user.is_some() && !place.ancestors().all(is_open) {
+        return Err(io::Error::other("not every user may enter it"));
+    }
+    Ok(folder)
 }
 
 /// Whether every user may pass through a folder.
@@ -212,7 +219,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_folder_that_a_killed_harness_has_left_is_removed_and_one_in_use_is_not() {
-        let name = || folder(None).expect("a place");
+        let name = || folder(&env::temp_dir(), None).expect("a place");
         let made = [name(), name(), name().with_extension("new")];
         let listeners = made.each_ref().map(|folder| {
             DirBuilder::new().mode(0o700).create(folder).expect("made");
@@ -225,5 +232,17 @@ mod tests {
         assert!(!stale.folder.exists(), "nobody listens there");
         assert!(used.socket.exists(), "somebody does");
         assert!(begun.socket.exists(), "somebody may be about to");
+    }
+
+    #[tokio::test]
+    async fn a_place_that_cannot_hold_it_is_told_with_its_reason() {
+        let temp = tempfile::TempDir::new().expect("a folder");
+        let long = temp.path().join("x".repeat(PATH_BYTES));
+        let none = temp.path().join("none");
+        for (place, part) in [(none, "No such file"), (long, "too long")] {
+            let bound = folder(&place, None).and_then(|folder| bind_at(&folder, None));
+            let refused = bound.map(drop).expect_err("refused").to_string();
+            assert!(refused.contains(part), "{refused}");
+        }
     }
 }

@@ -49,6 +49,8 @@ pub(super) struct Session {
     pub(super) stdout: Lines<pipe::Receiver>,
     pub(super) asked: u64,
     pub(super) answered: u64,
+    /// What was no use of the process that was ended before it was asked, once it was.
+    pub(super) useless: Option<String>,
 }
 
 /// How a session ended.
@@ -296,7 +298,7 @@ impl Session {
                 }
                 Flow::Over(Over::Ended)
             }
-            None => Flow::Over(Over::Detached(Detached::Broke)),
+            None => Flow::Over(Over::Detached(self.broke())),
         }
     }
 
@@ -342,11 +344,24 @@ impl Session {
         *exit
     }
 
+    /// What it means that a rule is broken.
+    fn broke(&self) -> Detached {
+        match self.asked {
+            0 => Detached::Useless,
+            _ => Detached::Broke,
+        }
+    }
+
     /// The engine has ended the call.
     fn end(&mut self, call: &mut Call, end: &End) -> Flow {
         let idle = call.work.is_none();
         if let Some(undelivered) = call.outbox.abandon() {
             self.engine.undelivered(undelivered);
+        }
+        if let End::Broken(what) = end
+            && self.asked == 0
+        {
+            self.useless = Some(what.clone());
         }
         let why = match end {
             End::DeadlineExceeded(_)
@@ -368,7 +383,7 @@ impl Session {
             | End::Violation(_)
             | End::Broken(_)
             | End::FrameTooLarge { .. }
-            | End::Refused(_) => Detached::Broke,
+            | End::Refused(_) => self.broke(),
             End::Closed | End::Idle | End::Leaving => Detached::Left,
         };
         Flow::Over(Over::Detached(why))

@@ -167,6 +167,14 @@ pub async fn check(pools: &[config::Pool], means: &Means) -> Result<(), Supervis
             source,
         };
         let launch = launch(pool, guard).map_err(refused)?;
+        // First, so that a user that cannot be given is what is named.
+        launch
+            .check()
+            .await
+            .map_err(|source| SupervisorError::Start {
+                pool: name(),
+                source,
+            })?;
         match (pool.dialect, pool.address) {
             (Dialect::Jsonl, _) => {}
             (Dialect::Grpc, DialBack::Tcp) if means.tcp.is_some() => {}
@@ -176,13 +184,6 @@ pub async fn check(pools: &[config::Pool], means: &Means) -> Result<(), Supervis
                 tried.map_err(|error| refused(LaunchError::Door(error)))?;
             }
         }
-        launch
-            .check()
-            .await
-            .map_err(|source| SupervisorError::Start {
-                pool: name(),
-                source,
-            })?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! Durable runs: over real sockets, over stores that fail, over harnesses that are killed.
 
+mod agent_loops;
 mod cli;
 mod crash;
 mod journal_file;

@@ -157,6 +157,27 @@ fn a_user_is_looked_up_with_its_groups() {
 }
 
 #[test]
+fn a_user_that_cannot_be_given_is_named_before_the_socket_it_could_not_reach() {
+    if !is_root() {
+        return;
+    }
+    let folder = public(&["harness"]);
+    let file = folder.path().join("harness.toml");
+    let pool = "[[pool]]\nagent = \"a\"\ncommand = [\"true\"]\nsandbox = { user = \"daemon\" }";
+    std::fs::write(&file, pool).expect("written");
+    let mut check = std::process::Command::new("setpriv");
+    check
+        .args(["--reuid=61015", "--regid=61015", "--clear-groups"])
+        .arg(folder.path().join("harness"))
+        .arg("check")
+        .arg(file);
+    let done = Program::run("harness check", check);
+    assert_eq!(done.code, Some(2), "{done}");
+    let part = "sandbox.user cannot be given here: only root";
+    assert!(done.stderr.contains(part), "{done}");
+}
+
+#[test]
 fn a_harness_that_is_not_root_is_told_what_it_cannot_give() {
     if !is_root() {
         return;

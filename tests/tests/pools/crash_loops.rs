@@ -80,6 +80,25 @@ fn a_command_that_is_not_there_is_a_failed_start_that_names_it() {
 }
 
 #[test]
+fn a_worker_that_writes_before_it_is_asked_is_a_failed_start_that_names_the_line() {
+    let script = "echo starting up; exec cat >/dev/null";
+    for mode in ["reuse", "per-request"] {
+        let settings = format!("mode = \"{mode}\"");
+        let config = pool_with("chatty", &["sh", "-c", script], &settings);
+        let harness = Harness::builder().config(config).start();
+        let view = harness.wait_for_pool("chatty", "crash-looping", |pool| {
+            pool["state"] == "CRASH_LOOPING"
+        });
+        assert_eq!(view["failed_starts"], 5, "{view}");
+        let part = "wrote \"starting up\" although it was asked nothing";
+        let last_exit = view["last_exit"].as_str().expect("a reason");
+        assert!(last_exit.contains(part), "{view}");
+        let told = ask(&harness, "chatty", &json!(1), &[]);
+        assert_says(&told["error"], &["crash-looping", part]);
+    }
+}
+
+#[test]
 fn a_worker_from_elsewhere_serves_the_agent_of_a_crash_looping_pool() {
     let config = pool_with("puppet", &BROKEN, "");
     let harness = Harness::builder().config(config).start();

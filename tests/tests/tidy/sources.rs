@@ -160,6 +160,56 @@ fn the_pure_files_know_no_runtime_no_wire_and_no_clock() {
 }
 
 #[test]
+fn the_pure_parts_of_the_agent_loop_know_no_runtime_no_http_and_no_clock() {
+    let mut looked_at = 0;
+    for (path, text) in sources() {
+        let Some(inner) = path.strip_prefix("worker-sdk/src/agent_loop/") else {
+            continue;
+        };
+        let parts: Vec<&str> = inner.split(['/', '.']).collect();
+        let whole = [
+            "arguments",
+            "budget",
+            "decoding",
+            "failure",
+            "machine",
+            "message",
+            "pairs",
+            "record",
+            "redact",
+            "request",
+            "response",
+            "sse",
+            "toolbox",
+        ];
+        let of_provider = ["encode", "decode", "stream", "strict"];
+        let pure = whole.contains(&parts[0]) || of_provider.contains(&parts[1]);
+        if !pure || parts.contains(&"tests") {
+            continue;
+        }
+        looked_at += 1;
+        let code = text
+            .split("#[cfg(test)]\nmod tests {")
+            .next()
+            .unwrap_or_default();
+        for forbidden in [
+            "tokio",
+            "reqwest",
+            "tracing",
+            "crate::context",
+            "Instant::now",
+            "async ",
+        ] {
+            assert!(
+                !code.contains(forbidden),
+                "{path} is pure and must not know {forbidden}"
+            );
+        }
+    }
+    assert!(looked_at > 20, "the files were found: {looked_at}");
+}
+
+#[test]
 fn the_wall_clock_is_read_in_one_place_and_only_for_stamps() {
     let reading: Vec<String> = sources()
         .into_iter()

@@ -4,10 +4,12 @@
 //! call's affair.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::task_tracker::TaskTrackerToken;
+use tokio::sync::Notify;
+
+use super::Context;
 
 /// Why a request's work is to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,28 +42,69 @@ impl fmt::Display for CancelReason {
     }
 }
 
-/// The flag of one request's cancellation, shared by its context and whoever sets it.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Cancel {
-    pub(super) token: CancellationToken,
-    pub(super) reason: Arc<OnceLock<CancelReason>>,
+/// The flag of one request's cancellation.
+#[derive(Debug, Default)]
+pub(super) struct Cancel {
+    reason: OnceLock<CancelReason>,
+    told: Notify,
 }
 
 impl Cancel {
     /// The first reason stays.
-    pub(crate) fn set(&self, reason: CancelReason) {
+    pub(super) fn set(&self, reason: CancelReason) {
         // A second reason comes too late to matter.
         let _ = self.reason.set(reason);
-        self.token.cancel();
+        self.told.notify_waiters();
+    }
+
+    pub(super) fn reason(&self) -> Option<CancelReason> {
+        self.reason.get().copied()
+    }
+
+    pub(super) async fn wait(&self) {
+        // Made before the look, so that it hears of what is set after it.
+        let told = self.told.notified();
+        if self.reason.get().is_none() {
+            told.await;
+        }
+    }
+}
+
+/// What keeps one slot away from the harness.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    live: AtomicUsize,
+    gone: Notify,
+}
+
+impl Holds {
+    /// Waits until there is none.
+    pub(super) async fn wait(&self) {
+        while self.live.load(Ordering::Acquire) > 0 {
+            let gone = self.gone.notified();
+            if self.live.load(Ordering::Acquire) > 0 {
+                gone.await;
+            }
+        }
     }
 }
 
 /// Keeps the slot away from the harness while it lives; see [`crate::Context::hold`].
 #[derive(Debug)]
-pub struct Hold(#[expect(dead_code, reason = "held for its drop")] TaskTrackerToken);
+pub struct Hold(Context);
 
 impl Hold {
-    pub(super) fn new(token: TaskTrackerToken) -> Self {
-        Self(token)
+    pub(super) fn new(ctx: Context) -> Self {
+        ctx.holds().live.fetch_add(1, Ordering::Relaxed);
+        Self(ctx)
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        let holds = self.0.holds();
+        if holds.live.fetch_sub(1, Ordering::Release) == 1 {
+            holds.gone.notify_waiters();
+        }
     }
 }

@@ -108,11 +108,7 @@ impl Session {
                     actions.push(Action::Over(end.resume(suspended, true)));
                     return;
                 }
-                let crossed = attached.answered.filter(|answered| {
-                    // Two intervals after a reply the harness has long read it.
-                    now.saturating_duration_since(answered.at) <= attached.interval * 2
-                });
-                let released = crossed.map(|answered| answered.lease);
+                let released = attached.crossed(now);
                 actions.push(Action::Over(follow(end, released)));
             }
             State::Busy(_, work) => {
@@ -126,8 +122,9 @@ impl Session {
                 }
                 actions.push(Action::Over(follow(end, Some(work.lease))));
             }
-            // The half-close came from us: whatever ends the call now, this slot is done.
-            State::Closing { .. } => actions.push(Action::Over(Next::Left)),
+            State::Closing { answered, .. } => {
+                actions.push(Action::Over(closed(follow(end, answered))));
+            }
             State::Over => {}
         }
     }
@@ -270,6 +267,24 @@ pub(super) fn refused(end: End, released: Option<Lease>) -> Next {
         Next::GiveUp(end)
     } else {
         end.back_off(released, false)
+    }
+}
+
+/// After an end of a call that was half-closed: this slot is done, but for the one word that is owed
+/// when a stop and our reply have crossed.
+fn closed(next: Next) -> Next {
+    match next {
+        Next::AtOnce {
+            released: Some(lease),
+        } => Next::AtOnce {
+            released: Some(lease),
+        },
+        Next::AtOnce { released: None }
+        | Next::BackOff { .. }
+        | Next::Resume { .. }
+        | Next::Left
+        | Next::Drained
+        | Next::GiveUp(_) => Next::Left,
     }
 }
 

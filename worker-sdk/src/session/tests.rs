@@ -600,6 +600,22 @@ fn a_stop_that_crossed_the_reply_is_answered_only_while_it_can_have_crossed() {
 }
 
 #[test]
+fn a_stop_that_crossed_the_reply_of_a_slot_that_has_left_is_answered_too() {
+    let start = Instant::now();
+    let stop = || Event::Ended(end(EndCode::Cancelled, Some("CANCELLED")));
+    for (state, last) in [(In::Answered, Event::Leave), (In::BusyLeaving, replied())] {
+        let mut session = session(state, start);
+        session.apply(start, last);
+        let actions = session.apply(start, stop());
+        assert_eq!(names(&actions), ["at once released"], "{state:?}");
+    }
+    let mut session = session(In::Answered, start);
+    session.apply(start, Event::Leave);
+    let actions = session.apply(start, Event::Ended(end(EndCode::Ok, None)));
+    assert_eq!(names(&actions), ["left"]);
+}
+
+#[test]
 fn an_agent_error_keeps_what_the_agent_said() {
     let error = AgentError::new("RateLimited", "slow down")
         .retryable()

@@ -102,7 +102,7 @@ impl InHand {
     /// Stops the work and says whether it has stopped. A worker that is leaving does not wait for
     /// ever: the end of its process is proof as well, and until then there is none.
     pub(super) async fn stop(&mut self, reason: CancelReason, leaving: &CancellationToken) -> bool {
-        let Some(work) = std::mem::take(self).work else {
+        let Some(mut work) = std::mem::take(self).work else {
             return true;
         };
         tokio::select! {

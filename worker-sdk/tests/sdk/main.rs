@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails where it stands")]
 
 mod agents;
+mod apart;
 mod client;
 mod ends;
 mod fake;

@@ -4,6 +4,8 @@
 //! The program is also each process of the floor and the harness's worker: it starts itself again in
 //! these roles.
 
+mod agent_loop;
+mod ask_once;
 mod clock;
 mod durable;
 mod floor;
@@ -63,6 +65,8 @@ enum Part {
     Slots,
     /// Durable runs beside asks, appends beside bare SQLite, a restart
     Durable,
+    /// The agent loop by itself
+    Loop,
     /// Processes that stay beside a process per request, and beside a bare pipe
     Pools,
     /// How soon a worker that died or was ended has a successor
@@ -107,6 +111,16 @@ enum Role {
         workers: usize,
         #[arg(long, value_enum, default_value = "raw")]
         kind: sdk_worker::Kind,
+    },
+    /// A client that asks so often, all at once
+    AskOnce {
+        #[command(flatten)]
+        threads: Threads,
+        address: String,
+        #[arg(long)]
+        asks: usize,
+        #[arg(long, default_value_t = 1)]
+        connections: usize,
     },
 }
 
@@ -168,6 +182,12 @@ fn act(role: Role) {
             workers,
             kind,
         } => threads.block_on(sdk_worker::run(address, slots, workers, kind)),
+        Role::AskOnce {
+            threads,
+            address,
+            asks,
+            connections,
+        } => threads.block_on(ask_once::run(address, asks, connections)),
     }
 }
 
@@ -186,6 +206,7 @@ fn measure(arguments: &Arguments) {
             Part::Deadlines => one_thread.block_on(latencies::deadlines(arguments.asks)),
             Part::Slots => slots::all(Duration::from_secs(arguments.idle)),
             Part::Durable => durable::all(effort.rounds),
+            Part::Loop => one_thread.block_on(agent_loop::all()),
             Part::Pools => pools::all(effort),
             Part::Replacing => one_thread.block_on(pools::replacing::all(arguments.asks)),
             Part::Neighbour => pools::neighbour::all(effort),

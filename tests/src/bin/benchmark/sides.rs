@@ -53,7 +53,7 @@ pub(crate) struct Measured {
 }
 
 /// A command of this program in another role.
-fn role(role: &str) -> Command {
+pub(crate) fn role(role: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
     command.arg(role);
     command

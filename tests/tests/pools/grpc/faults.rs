@@ -12,7 +12,7 @@ use tonic::Code;
 use super::{Make, answers, fails, makes, pid, pool_with, reply, sh};
 use crate::{ask, assert_says, pids, start, wait_until_gone};
 
-fn signal(pid: u64, signal: Signal) {
+pub(super) fn signal(pid: u64, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(pid).expect("a process id"));
     kill(pid, signal).unwrap_or_else(|error| panic!("cannot signal {pid}: {error}"));
 }

@@ -3,14 +3,17 @@
 
 use std::time::Duration;
 
-use harness_proto::v1::{self, ErrorCode, Hello, Released, attach_request::Frame, hello::Previous};
+use harness_proto::v1::{
+    self, ErrorCode, Hello, Released, attach_request::Frame, attach_response, hello::Previous,
+};
 use harness_tests::raw::{self, RawSlot, reason, typed, within};
-use harness_tests::{BOUND, Harness, Process, eventually};
+use harness_tests::{BOUND, Harness, Process, Signal, eventually};
 use serde_json::json;
 use tokio::runtime::Runtime;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 
+use super::faults::signal;
 use super::{Make, answers, reply, sh};
 use crate::{lives, pids, start};
 
@@ -21,7 +24,7 @@ struct Given {
 }
 
 /// A process that tells what it was given and waits.
-const TELLS: &str = "env >env.tmp; mv env.tmp env.$$; exec sleep 1000";
+const TELLS: &str = "env >tmp.$$; mv tmp.$$ env.$$; exec sleep 1000";
 
 /// A harness with a pool of the agent `idle` whose process is there and does nothing.
 fn idle(settings: &str) -> Harness {
@@ -32,8 +35,17 @@ fn idle(settings: &str) -> Harness {
 
 /// What the only process of the pool was given.
 fn given(harness: &Harness) -> Given {
+    // One that has not executed its command has none yet.
+    let pid = eventually("a process", BOUND, || {
+        let first = pids(&harness.pool("idle")).first().copied();
+        first.filter(|pid| *pid != 0)
+    });
+    given_to(harness, pid)
+}
+
+/// What a process was given.
+fn given_to(harness: &Harness, pid: u64) -> Given {
     let text = eventually("the process tells", BOUND, || {
-        let pid = *pids(&harness.pool("idle")).first()?;
         std::fs::read_to_string(harness.folder().join(format!("env.{pid}"))).ok()
     });
     let value = |name: &str| {
@@ -386,4 +398,61 @@ fn the_token_of_a_reaped_process_is_good_no_more() {
         );
     }
     assert_eq!(reply(&harness, &answers("and on")), "and on");
+}
+
+#[test]
+fn a_process_that_leaves_untold_before_it_was_asked_is_a_crash_and_a_drained_one_is_none() {
+    let harness = idle("");
+    let leaves = |crashes: u64, drain: bool| {
+        let given = given(&harness);
+        runtime().block_on(async {
+            let channel = raw::connect(&given.address).await;
+            let token = given.authorization.as_str();
+            let mut slot = attach(channel, token, raw::hello("idle"))
+                .await
+                .expect("let in");
+            let before = pids(&harness.wait_for_full("idle"));
+            if drain {
+                assert_eq!(harness.cli(["drain", "idle-raw"]).code, Some(0));
+                let frame = slot.next().await;
+                assert!(
+                    matches!(frame, attach_response::Frame::Drain(_)),
+                    "{frame:?}"
+                );
+            }
+            slot.half_close();
+            harness.wait_for_pool("idle", "another process", |pool| pids(pool) != before);
+        });
+        let view = harness.pool("idle");
+        assert_eq!(view["crashes"], crashes, "{view}");
+    };
+    leaves(1, false);
+    leaves(1, true);
+}
+
+#[test]
+fn no_process_is_the_worker_that_another_one_is() {
+    let harness = idle("size = 2");
+    let view = harness.wait_for_pool("idle", "two processes", |pool| {
+        pids(pool).iter().filter(|pid| **pid != 0).count() == 2
+    });
+    let [one, other] = [0, 1].map(|at| given_to(&harness, pids(&view)[at]));
+    let hello = raw::hello("idle");
+    runtime().block_on(async {
+        let channel = raw::connect(&one.address).await;
+        let attach = async |given: &Given| {
+            attach(channel.clone(), &given.authorization, hello.clone()).await
+        };
+        let _slot = attach(&one).await.expect("let in");
+        let status = refused(attach(&other).await);
+        assert_eq!(reason(&status), "INVALID_HELLO");
+        assert!(status.message().contains("another process"), "{status:?}");
+
+        // When nothing is left of the first one, the id is free.
+        signal(pids(&view)[0], Signal::SIGKILL);
+        harness.wait_for_pool("idle", "the first to go", |pool| {
+            !pids(pool).contains(&pids(&view)[0])
+        });
+        let _slot = attach(&other).await.expect("let in");
+    });
 }

@@ -61,6 +61,28 @@ impl Drop for Open<'_> {
     }
 }
 
+/// As the harness's, which has these fields.
+fn welcome(slot: u64) -> v1::AttachResponse {
+    let welcome = v1::Welcome {
+        slot_id: slot,
+        server_id: uuid::Uuid::nil().to_string(),
+        heartbeat_interval: Some(prost_types::Duration {
+            seconds: 5,
+            nanos: 0,
+        }),
+        limits: Some(v1::SlotLimits {
+            unacked_entries: 64,
+            unacked_bytes: 256 << 10,
+            payload_bytes: 4 << 20,
+            entry_bytes: 1 << 20,
+        }),
+        ..v1::Welcome::default()
+    };
+    v1::AttachResponse {
+        frame: Some(v1::attach_response::Frame::Welcome(welcome)),
+    }
+}
+
 type Boxed<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
@@ -74,9 +96,14 @@ impl WorkerService for Floor {
         let (worker, frames) = mpsc::channel(SLOT_FRAMES);
         let slot = NEXT_SLOT.fetch_add(1, Ordering::Relaxed);
         let relay = self.0.clone();
-        relay.free(slot, worker);
         let mut inbound = request.into_inner();
         tokio::spawn(async move {
+            // Its hello, which any relay has to be told and to answer.
+            let Ok(Some(_)) = inbound.message().await else {
+                return;
+            };
+            drop(worker.try_send(Ok(welcome(slot))));
+            relay.free(slot, worker);
             while let Ok(Some(message)) = inbound.message().await {
                 if let Some(v1::attach_request::Frame::Reply(reply)) = message.frame
                     && let Some(v1::reply::Outcome::Value(value)) = reply.outcome

@@ -1,4 +1,4 @@
-//! The bare worker: a stream a slot on one connection, each echoes what it is asked or, told to
+//! The bare worker: a stream a slot on one connection, each says hello, is welcomed and echoes what it is asked or, told to
 //! hang, says when its stream ended under a request.
 
 use harness_proto::v1;
@@ -31,6 +31,7 @@ async fn slot(mut client: WorkerServiceClient<Channel>, hang: bool) {
 /// One stream, until it ends; whether another can be opened.
 async fn attached(client: &mut WorkerServiceClient<Channel>, hang: bool) -> bool {
     let (replies, outbound) = mpsc::channel(1);
+    drop(replies.try_send(hello()));
     let Ok(response) = client.attach(ReceiverStream::new(outbound)).await else {
         return false;
     };
@@ -64,5 +65,31 @@ async fn attached(client: &mut WorkerServiceClient<Channel>, hang: bool) -> bool
                 return working;
             }
         }
+    }
+}
+
+/// As the harness's worker says it, which has these fields.
+fn hello() -> v1::AttachRequest {
+    let hello = v1::Hello {
+        protocol_version: 1,
+        worker: Some(v1::WorkerInfo {
+            worker_id: uuid::Uuid::nil().to_string(),
+            pid: std::process::id(),
+            host: "localhost".to_owned(),
+            language: "rust".to_owned(),
+            sdk_version: "worker-sdk/0.1.0".to_owned(),
+            ..v1::WorkerInfo::default()
+        }),
+        agent: Some(v1::AgentInfo {
+            name: "echo".to_owned(),
+            ..v1::AgentInfo::default()
+        }),
+        namespace: "default".to_owned(),
+        heartbeats: true,
+        max_receive_bytes: 4 << 20,
+        ..v1::Hello::default()
+    };
+    v1::AttachRequest {
+        frame: Some(Frame::Hello(hello)),
     }
 }

@@ -1,0 +1,84 @@
+//! Agents that are a language model with tools.
+//!
+//! [`AgentLoop`] stands between a model and its tools and makes false what a loop of fifteen lines
+//! takes for granted: that arguments are valid, that tools answer, that a conversation may grow for
+//! ever, that nobody wants to stop it, that nothing dies. It is an [`Agent`](crate::Agent) as any
+//! other, so a worker serves it, and it runs alone on a journal in a file.
+//!
+//! | what goes wrong | what happens |
+//! |---|---|
+//! | arguments are not valid | mended where nothing can be lost, else the model is told every problem; nothing is run on a guess ([`prepare_arguments`]) |
+//! | a tool fails, hangs, panics | tried again only where its [`Class`] allows that; the last error is what the model reads |
+//! | the worker dies | the next one reads the journal and goes on at the first thing that is not recorded; a side effect never runs twice |
+//! | the model is cut off | no call of a cut answer is ever run ([`Finish`]) |
+//! | the provider fails | judged in one order ([`judge`]), waited for as it asks, within the run's deadline |
+//! | the model goes in circles | failing tools, repeated calls, turns, tokens and cost end the run ([`Limits`]) |
+//! | the conversation gets too long | the oldest results of tools go first, whole pairs only ([`Budget`]) |
+//! | somebody stops it | every call has a result, and it is known which tools ran ([`Ended`], [`AgentLoop::standing`]) |
+//!
+//! Begin with [`AgentLoop`], whose example is a whole agent, then [`Tool`].
+//!
+//! # Features
+//! `agent-loop` has all of this with [`ScriptedModel`]; `anthropic` and `openai` add a provider each
+//! and an HTTP client. A worker without them builds none of it.
+//!
+//! # How it is cut
+//! [`Machine`] decides and is pure: no tool, no model, no clock. [`AgentLoop`] does what it says, each
+//! thing as a step of the run's journal, and feeds it what was recorded. So a run is resumed by doing
+//! the same again, and what a model is sent is a function of the journal alone.
+
+#[cfg(feature = "anthropic")]
+mod anthropic;
+mod arguments;
+mod budget;
+#[cfg(feature = "http-model")]
+mod decoding;
+mod driver;
+mod excerpt;
+mod failure;
+#[cfg(feature = "http-model")]
+mod http;
+mod machine;
+mod message;
+mod model;
+#[cfg(feature = "openai")]
+mod openai;
+mod pairs;
+mod pieces;
+mod prompt;
+#[cfg(all(test, feature = "http-model"))]
+mod recorded;
+mod record;
+mod redact;
+mod request;
+mod response;
+mod scripted;
+#[cfg(feature = "http-model")]
+mod sse;
+mod telemetry;
+mod tool;
+mod toolbox;
+
+#[cfg(feature = "anthropic")]
+pub use anthropic::Anthropic;
+pub use arguments::{ArgumentSchema, Problem, Rejection, SchemaError, prepare_arguments};
+pub use budget::{Budget, BytesOverThree, Limits, Prices, TokenCounter};
+pub use driver::{AgentLoop, AgentLoopBuilder, CallState, Ended, ModelRetry, Standing, ToolReport};
+pub use failure::{Answered, Failure, ModelError, judge};
+#[cfg(feature = "http-model")]
+pub use http::ProviderError;
+pub use machine::{
+    Abort, Compaction, End, Machine, ModelCall, ModelFailed, Next, Planned, Rules, ToolOutcome,
+    ToolResult, Used,
+};
+pub use message::{Assistant, Block, Call, CallResult, Message, Source};
+pub use model::Model;
+#[cfg(feature = "openai")]
+pub use openai::{OpenAi, OutputCap};
+pub use pieces::{Piece, Pieces};
+pub use prompt::{Answer, Prompt, Said, Speaker};
+pub use request::{Request, Thinking, ToolChoice, ToolSpec};
+pub use response::{Finish, Response, Usage};
+pub use scripted::{Line, ScriptedModel};
+pub use tool::{Class, Tool, ToolContext, ToolError};
+pub use toolbox::ToolboxError;

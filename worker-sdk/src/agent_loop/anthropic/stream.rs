@@ -1,0 +1,137 @@
+//! An answer of the Messages API that comes in events.
+//!
+//! Owns putting blocks together from their pieces. The answer is complete with `message_stop` and
+//! nothing before: a stop reason alone is not enough.
+
+use serde_json::Value;
+
+use super::decode::{normalised, of_message};
+use crate::agent_loop::decoding::{Decoder, append, cut, in_stream_error, json, text_of};
+use crate::agent_loop::failure::ModelError;
+use crate::agent_loop::response::Response;
+use crate::agent_loop::sse::Event;
+
+pub(super) struct Messages {
+    model: String,
+    /// The message as it is known so far, its content apart.
+    message: Value,
+    blocks: Vec<Partial>,
+    is_stopped: bool,
+}
+
+/// A block that comes in pieces.
+struct Partial {
+    index: u64,
+    raw: Value,
+    /// The text of a call's arguments.
+    arguments: String,
+}
+
+impl Messages {
+    pub(super) fn new(model: &str) -> Self {
+        Self {
+            model: model.to_owned(),
+            message: Value::Null,
+            blocks: Vec::new(),
+            is_stopped: false,
+        }
+    }
+
+    fn block(&mut self, data: &Value) -> Option<&mut Partial> {
+        let index = data["index"].as_u64()?;
+        self.blocks
+            .iter_mut()
+            .rev()
+            .find(|block| block.index == index)
+    }
+
+    fn delta(&mut self, data: &Value) -> Option<String> {
+        let delta = &data["delta"];
+        let block = self.block(data)?;
+        match delta["type"].as_str()? {
+            "text_delta" => {
+                let text = text_of(delta, "text");
+                append(&mut block.raw, "text", text);
+                return Some(text.to_owned());
+            }
+            "thinking_delta" => append(&mut block.raw, "thinking", text_of(delta, "thinking")),
+            "signature_delta" => append(&mut block.raw, "signature", text_of(delta, "signature")),
+            "input_json_delta" => block.arguments.push_str(text_of(delta, "partial_json")),
+            "compaction_delta" => append(&mut block.raw, "content", text_of(delta, "content")),
+            "citations_delta" => {
+                if let Some(members) = block.raw.as_object_mut() {
+                    let citations = members.entry("citations").or_insert(Value::Null);
+                    match citations {
+                        Value::Array(all) => all.push(delta["citation"].clone()),
+                        other => *other = Value::Array(vec![delta["citation"].clone()]),
+                    }
+                }
+            }
+            // A piece of a newer version of the API.
+            _ => {}
+        }
+        None
+    }
+
+    /// What the end of the message says: the stop reason, and usage over that of the begin.
+    fn end(&mut self, data: &Value) {
+        let Some(message) = self.message.as_object_mut() else {
+            return;
+        };
+        for (name, value) in data["delta"].as_object().into_iter().flatten() {
+            message.insert(name.clone(), value.clone());
+        }
+        let Some(more) = data["usage"].as_object() else {
+            return;
+        };
+        match message.get_mut("usage").and_then(Value::as_object_mut) {
+            Some(usage) => usage.extend(more.clone()),
+            None => {
+                message.insert("usage".to_owned(), data["usage"].clone());
+            }
+        }
+    }
+}
+
+impl Decoder for Messages {
+    fn event(&mut self, event: &Event) -> Result<Option<String>, ModelError> {
+        let data = json(&event.data)?;
+        match data["type"].as_str().unwrap_or(&event.name) {
+            "message_start" => self.message = data["message"].clone(),
+            "content_block_start" => self.blocks.push(Partial {
+                index: data["index"].as_u64().unwrap_or(0),
+                raw: data["content_block"].clone(),
+                arguments: String::new(),
+            }),
+            "content_block_delta" => return Ok(self.delta(&data)),
+            "message_delta" => self.end(&data),
+            "message_stop" => self.is_stopped = true,
+            "error" => return Err(in_stream_error(&data)),
+            // Pings, ends of blocks, and events of a newer version of the API.
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    fn is_done(&self) -> bool {
+        self.is_stopped
+    }
+
+    fn finish(self) -> Result<Response, ModelError> {
+        if !self.is_stopped {
+            return Err(cut("message_stop"));
+        }
+        let mut blocks = Vec::with_capacity(self.blocks.len());
+        let mut raw = Vec::with_capacity(self.blocks.len());
+        for mut partial in self.blocks {
+            blocks.extend(normalised(&partial.raw, Some(&partial.arguments)));
+            if !partial.arguments.is_empty() {
+                let read = serde_json::from_str(&partial.arguments);
+                // What cannot be read stays as the text it is.
+                partial.raw["input"] = read.unwrap_or(Value::String(partial.arguments));
+            }
+            raw.push(partial.raw);
+        }
+        of_message(&self.message, blocks, raw, &self.model)
+    }
+}

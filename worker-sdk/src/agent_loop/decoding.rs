@@ -1,0 +1,124 @@
+//! What the decoders of all providers share: a stream of events becomes a response or an error.
+//!
+//! Owns the shape of a stream's decoder and the reading of members that may not be there. Pure.
+
+use serde_json::Value;
+
+use super::failure::{Answered, Failure, ModelError, judge};
+use super::response::Response;
+use super::sse::{Event, Sse, SseError};
+
+/// The largest event of a stream, in bytes.
+pub(crate) const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// Takes the events of one answer.
+pub(crate) trait Decoder: Send {
+    /// Takes an event; gives text of the answer that came with it.
+    fn event(&mut self, event: &Event) -> Result<Option<String>, ModelError>;
+
+    /// Whether nothing more can come.
+    fn is_done(&self) -> bool;
+
+    /// The answer, if its terminal event has come. Else it was cut off.
+    fn finish(self) -> Result<Response, ModelError>;
+}
+
+/// An answer that is coming in: its bytes and the decoder of its events.
+pub(crate) struct Incoming<D> {
+    sse: Sse,
+    events: Vec<Event>,
+    decoder: D,
+}
+
+impl<D: Decoder> Incoming<D> {
+    pub(crate) fn new(decoder: D) -> Self {
+        Self {
+            sse: Sse::new(EVENT_BYTES_MAX),
+            events: Vec::new(),
+            decoder,
+        }
+    }
+
+    /// Takes the next bytes; gives the text of the answer in them.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<String, ModelError> {
+        self.sse
+            .feed(bytes, &mut self.events)
+            .map_err(|error| unreadable_stream(&error))?;
+        let mut text = String::new();
+        for event in self.events.drain(..) {
+            if self.decoder.is_done() {
+                break;
+            }
+            text.extend(self.decoder.event(&event)?);
+        }
+        Ok(text)
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.decoder.is_done()
+    }
+
+    pub(crate) fn finish(self) -> Result<Response, ModelError> {
+        self.decoder.finish()
+    }
+}
+
+fn unreadable_stream(error: &SseError) -> ModelError {
+    ModelError::new(Failure::Unreadable, error.to_string())
+}
+
+/// The JSON of an event or a body.
+pub(crate) fn json(text: &str) -> Result<Value, ModelError> {
+    serde_json::from_str(text).map_err(|error| {
+        ModelError::new(
+            Failure::Unreadable,
+            format!("the provider sent no JSON: {error}"),
+        )
+    })
+}
+
+/// An error that came where an answer was to come.
+pub(crate) fn in_stream_error(body: &Value) -> ModelError {
+    judge(Answered {
+        body: &body.to_string(),
+        ..Answered::default()
+    })
+}
+
+/// An answer that ended before its end.
+pub(crate) fn cut(missing: &str) -> ModelError {
+    ModelError::new(
+        Failure::Cut,
+        format!("the answer was cut off: it has no {missing}"),
+    )
+}
+
+/// A reason for the end that no version of the loop knows how to act on.
+pub(crate) fn unknown_finish(reason: &str) -> ModelError {
+    let reason: String = reason.chars().take(64).collect();
+    ModelError::new(
+        Failure::Unreadable,
+        format!("the provider ended its answer for a reason that is not known: {reason:?}"),
+    )
+}
+
+pub(crate) fn text_of<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+pub(crate) fn number_of(value: &Value, path: &[&str]) -> Option<u64> {
+    let found = path.iter().try_fold(value, |value, name| value.get(name))?;
+    found.as_u64()
+}
+
+/// Adds to a member that is a text, or makes it one.
+pub(crate) fn append(value: &mut Value, name: &str, more: &str) {
+    match value.get_mut(name) {
+        Some(Value::String(text)) => text.push_str(more),
+        Some(_) | None => {
+            if let Some(members) = value.as_object_mut() {
+                members.insert(name.to_owned(), Value::String(more.to_owned()));
+            }
+        }
+    }
+}

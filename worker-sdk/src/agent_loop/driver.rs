@@ -1,0 +1,279 @@
+//! The agent: a model, its tools and the loop around them.
+//!
+//! Owns the driving: it asks the machine what comes next, does it as a step of the run's journal
+//! and feeds the machine what was recorded. So a run that is taken up by another worker goes the
+//! same way, reads what is recorded and does the first thing that is not. Decides nothing.
+
+mod batch;
+mod builder;
+mod calling;
+mod report;
+mod standing;
+mod trying;
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use tracing::{Instrument as _, Span};
+
+use super::budget::TokenCounter;
+use super::machine::{Abort, Compaction, End, Machine, ModelCall, Next, Rules};
+use super::model::AnyModel;
+use super::prompt::{Answer, Prompt};
+use super::record::{COMPACT, ModelRecord, turn_key};
+use super::redact::Redactor;
+use super::request::ToolChoice;
+use super::telemetry;
+use super::toolbox::Toolbox;
+use crate::agent::{Agent, AgentError};
+use crate::context::Context;
+use crate::journal::StepError;
+
+pub use builder::{AgentLoopBuilder, ModelRetry};
+pub use report::{CallState, Ended, ToolReport};
+pub use standing::Standing;
+
+/// An agent that is a language model with tools.
+///
+/// It is an [`Agent`] as any other: a [`crate::Worker`] serves it, the run's deadline and
+/// cancellation are its own, and every model call, tool call and compaction is a step of the run's
+/// journal. When a worker dies, the run goes on at the first step that is not recorded.
+///
+/// ```no_run
+/// use schemars::JsonSchema;
+/// use serde::Deserialize;
+/// use serde_json::json;
+/// use worker_sdk::Worker;
+/// use worker_sdk::agent_loop::{AgentLoop, Class, Line, ScriptedModel, Tool, ToolContext, ToolError};
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// #[serde(deny_unknown_fields)]
+/// struct Search {
+///     /// Words to look for.
+///     query: String,
+/// }
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// #[serde(deny_unknown_fields)]
+/// struct Mail {
+///     to: String,
+///     text: String,
+/// }
+///
+/// async fn search(_: ToolContext, arguments: Search) -> Result<Vec<String>, ToolError> {
+///     Ok(vec![format!("a page about {}", arguments.query)])
+/// }
+///
+/// async fn mail(ctx: ToolContext, arguments: Mail) -> Result<String, ToolError> {
+///     let key = ctx.idempotency_key();
+///     Ok(format!("{} bytes sent to {} under {key}", arguments.text.len(), arguments.to))
+/// }
+///
+/// #[tokio::main]
+/// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     let model = ScriptedModel::new([
+///         Line::call("search", json!({"query": "rivers"})),
+///         Line::call("mail", json!({"to": "ann@example.com", "text": "The Nile is a river."})),
+///         Line::text("Ann knows about the Nile now."),
+///     ]);
+///     let agent = AgentLoop::builder(model)
+///         .system("You look things up and write mails.")
+///         .tool(Tool::new("search", "Looks words up.", search).class(Class::ReadOnly).parallel_safe())
+///         .tool(Tool::new("mail", "Sends a mail. Not to be undone.", mail))
+///         .build()?;
+///     Worker::builder(agent).name("research").run().await?;
+///     Ok(())
+/// }
+/// ```
+///
+/// # Output
+/// Unless told otherwise the text of the answers goes to the caller as it comes, as pieces of the
+/// run's output (see [`super::Piece`]).
+///
+/// # Errors
+/// A run that ends without an answer is an agent error whose type says how: `Refused`,
+/// `Truncated`, `ToolFailed`, `Aborted`, or what the model failed with, such as
+/// `ModelUnavailable`. Its details are [`Ended`]: which tools finished, never started, or are
+/// unknown.
+#[derive(Clone)]
+pub struct AgentLoop(Arc<Parts>);
+
+/// What an agent is made of.
+pub(super) struct Parts {
+    model: Arc<dyn AnyModel>,
+    toolbox: Toolbox,
+    rules: Rules,
+    system: Option<Arc<str>>,
+    tool_choice: ToolChoice,
+    temperature: Option<f32>,
+    stream: bool,
+    retry: ModelRetry,
+    counter: Arc<dyn TokenCounter>,
+    redactor: Redactor,
+    unauthorized_is_fatal: bool,
+    parallel_tools: usize,
+    fixed_tokens: u64,
+}
+
+impl AgentLoop {
+    /// An agent around this model.
+    pub fn builder(model: impl super::model::Model) -> AgentLoopBuilder {
+        AgentLoopBuilder::new(Arc::new(model))
+    }
+
+    /// Runs to its end, whatever that is. A context of [`crate::testing`] runs it without a harness,
+    /// on any journal.
+    ///
+    /// # Errors
+    /// The prompt has no messages; the journal cannot be written, or holds what this agent did not
+    /// write.
+    pub async fn run(&self, ctx: &Context, prompt: &Prompt) -> Result<Ended, AgentError> {
+        if prompt.messages().is_empty() {
+            return Err(AgentError::invalid_request("the prompt has no messages"));
+        }
+        let span = self.0.span(ctx);
+        let run = Run {
+            parts: &self.0,
+            ctx,
+            span: span.clone(),
+        };
+        run.to_the_end(prompt).instrument(span).await
+    }
+}
+
+impl Parts {
+    pub(super) fn machine(&self, prompt: &Prompt) -> Machine {
+        let opening = prompt.messages();
+        Machine::new(
+            self.rules.clone(),
+            opening,
+            self.fixed_tokens,
+            &*self.counter,
+        )
+    }
+
+    fn span(&self, ctx: &Context) -> Span {
+        telemetry::invoke_agent(ctx.run_id(), self.model.provider(), self.model.model())
+    }
+}
+
+impl Agent for AgentLoop {
+    type Request = Prompt;
+    type Reply = Answer;
+
+    async fn reply(&self, ctx: Context, prompt: Prompt) -> Result<Answer, AgentError> {
+        self.run(&ctx, &prompt).await?.into_answer()
+    }
+}
+
+/// One run, as one attempt sees it.
+struct Run<'a> {
+    parts: &'a Parts,
+    ctx: &'a Context,
+    span: Span,
+}
+
+impl Run<'_> {
+    /// The loop.
+    async fn to_the_end(&self, prompt: &Prompt) -> Result<Ended, AgentError> {
+        let begin = Instant::now();
+        let mut machine = self.parts.machine(prompt);
+        let mut tools = Vec::new();
+        let end = loop {
+            if self.ctx.is_cancelled() {
+                machine.abort(Abort::Cancelled, &[], &*self.parts.counter);
+            }
+            match machine.next() {
+                Next::Done(end) => break end,
+                Next::Compact(plan) => self.compact(&mut machine, plan).await?,
+                Next::CallModel(call) => self.call_model(&mut machine, &call).await?,
+                Next::RunTools(planned) => {
+                    let batch = self.run_tools(planned).await?;
+                    tools.extend(batch.reports);
+                    if batch.is_aborted {
+                        machine.abort(Abort::Cancelled, &batch.results, &*self.parts.counter);
+                    } else {
+                        machine.tool_results(batch.results, &*self.parts.counter);
+                    }
+                }
+            }
+        };
+        match &end {
+            End::Aborted(reason) => telemetry::abort(reason, machine.turns()),
+            End::Answered { .. } => {
+                let run_id = self.ctx.run_id();
+                telemetry::final_answer(run_id, machine.turns(), machine.used(), begin.elapsed());
+            }
+            End::Refused { .. }
+            | End::Truncated { .. }
+            | End::ToolFailed { .. }
+            | End::ModelFailed(_) => {}
+        }
+        Ok(Ended::new(end, &machine, tools))
+    }
+
+    async fn compact(&self, machine: &mut Machine, plan: Compaction) -> Result<(), AgentError> {
+        let key = turn_key(machine.turns() + 1);
+        let step = self
+            .ctx
+            .step(COMPACT, |_| std::future::ready(Ok(plan)))
+            .key(key)
+            .read_only();
+        let recorded: Compaction = match self.unless_cancelled(step).await? {
+            Some(recorded) => recorded,
+            None => return Ok(()),
+        };
+        machine.compacted(&recorded, &*self.parts.counter);
+        Ok(())
+    }
+
+    async fn call_model(&self, machine: &mut Machine, call: &ModelCall) -> Result<(), AgentError> {
+        let request = self.request(machine, call);
+        let step = self
+            .ctx
+            .step(super::record::MODEL, |_| self.model_work(request))
+            .key(turn_key(call.turn))
+            .read_only();
+        match self.unless_cancelled(step).await {
+            Ok(Some(ModelRecord::Answered { response })) => {
+                machine.model_response(*response, &*self.parts.counter);
+            }
+            Ok(Some(ModelRecord::TooLong { .. })) => machine.context_exceeded(),
+            // The loop looks at the cancellation next.
+            Ok(None) => {}
+            Err(StepError::Failed(error)) => machine.model_failed(calling::failed(&error)),
+            Err(other) => return Err(other.into()),
+        }
+        Ok(())
+    }
+
+    /// What a future gives, or None when the run is to stop first. What is done counts, also when
+    /// both come at once.
+    async fn unless_cancelled<T>(
+        &self,
+        work: impl IntoFuture<Output = Result<T, StepError>>,
+    ) -> Result<Option<T>, StepError> {
+        tokio::select! {
+            biased;
+            result = work.into_future() => match result {
+                Ok(value) => Ok(Some(value)),
+                Err(StepError::Journal(_)) if self.ctx.is_cancelled() => Ok(None),
+                Err(error) => Err(error),
+            },
+            () = self.ctx.cancelled() => Ok(None),
+        }
+    }
+}
+
+impl std::fmt::Debug for AgentLoop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentLoop")
+            .field("provider", &self.0.model.provider())
+            .field("model", &self.0.model.model())
+            .field("tools", &self.0.toolbox.specs().len())
+            .finish_non_exhaustive()
+    }
+}

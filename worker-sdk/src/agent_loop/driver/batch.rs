@@ -1,0 +1,216 @@
+//! Running the calls of one turn.
+//!
+//! Owns which run beside each other (parallel-safe ones that stand next to each other share, any
+//! other runs alone, in the order of the calls), the order of their results, and what is known of
+//! each when the run is to stop in the middle.
+
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+
+use super::Run;
+use super::report::{CallState, ToolReport};
+use crate::agent::AgentError;
+use crate::agent_loop::machine::{Planned, ToolOutcome, ToolResult};
+use crate::agent_loop::record::{ToolRecord, ToolStatus, call_key, tool_step};
+use crate::agent_loop::tool::Class;
+use crate::agent_loop::toolbox::Entry;
+use crate::journal::StepError;
+
+/// What came of the calls of a turn.
+pub(super) struct Batch {
+    /// In the order of the calls; those that never came to a result are missing.
+    pub(super) results: Vec<ToolResult>,
+    pub(super) reports: Vec<ToolReport>,
+    pub(super) is_aborted: bool,
+}
+
+/// What is known of one call.
+struct Place {
+    state: CallState,
+    result: Option<ToolResult>,
+}
+
+type Places = Mutex<Vec<Place>>;
+
+impl Run<'_> {
+    pub(super) async fn run_tools(&self, planned: Vec<Planned>) -> Result<Batch, AgentError> {
+        let never = || Place {
+            state: CallState::NeverStarted,
+            result: None,
+        };
+        let places: Places = Mutex::new(planned.iter().map(|_| never()).collect());
+        let mut is_aborted = false;
+        for group in self.groups(&planned) {
+            let running = self.run_group(&planned, group, &places);
+            let finished = tokio::select! {
+                biased;
+                finished = running => Some(finished),
+                () = self.ctx.cancelled() => None,
+            };
+            match finished {
+                Some(Ok(())) => {}
+                // A journal takes nothing any more once the run is to stop.
+                Some(Err(StepError::Journal(_))) | None if self.ctx.is_cancelled() => {
+                    is_aborted = true;
+                    break;
+                }
+                Some(Err(error)) => return Err(error.into()),
+                None => {}
+            }
+        }
+        let places = places.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let is_whole = places.iter().all(|place| place.result.is_some());
+        let reports = planned
+            .iter()
+            .zip(&places)
+            .map(|(planned, place)| ToolReport {
+                call_id: planned.call.id.clone(),
+                tool: planned.call.name.clone(),
+                state: place.state,
+            });
+        let reports = reports.collect();
+        Ok(Batch {
+            results: places
+                .into_iter()
+                .filter_map(|place| place.result)
+                .collect(),
+            reports,
+            is_aborted: is_aborted || !is_whole,
+        })
+    }
+
+    /// Neighbours that may run beside each other.
+    fn groups(&self, planned: &[Planned]) -> Vec<Range<usize>> {
+        let shares = |planned: &Planned| {
+            let entry = self.parts.toolbox.get(&planned.call.name);
+            entry.is_none_or(|entry| entry.tool.parallel_safe)
+        };
+        let mut groups: Vec<Range<usize>> = Vec::new();
+        for (place, call) in planned.iter().enumerate() {
+            match groups.last_mut() {
+                Some(group) if shares(call) && shares(&planned[place - 1]) => group.end += 1,
+                Some(_) | None => groups.push(place..place + 1),
+            }
+        }
+        groups
+    }
+
+    async fn run_group(
+        &self,
+        planned: &[Planned],
+        group: Range<usize>,
+        places: &Places,
+    ) -> Result<(), StepError> {
+        let mut waiting = group;
+        let mut running = FuturesUnordered::new();
+        loop {
+            while running.len() < self.parts.parallel_tools && !self.ctx.is_cancelled() {
+                let Some(place) = waiting.next() else { break };
+                running.push(self.run_call(&planned[place], place, places));
+            }
+            match running.next().await {
+                Some(result) => result?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    async fn run_call(
+        &self,
+        planned: &Planned,
+        place: usize,
+        places: &Places,
+    ) -> Result<(), StepError> {
+        let call = &planned.call;
+        let not_run = |text: String| ToolResult {
+            call_id: call.id.clone(),
+            text,
+            outcome: ToolOutcome::Failed,
+        };
+        let set = |state, result| {
+            let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
+            places[place] = Place { state, result };
+        };
+        let Some(entry) = self.parts.toolbox.get(&call.name) else {
+            let told = self.parts.toolbox.unknown(&call.name);
+            set(CallState::NeverStarted, Some(not_run(told)));
+            return Ok(());
+        };
+        let arguments = match entry.arguments(&call.arguments) {
+            Ok(arguments) => arguments,
+            Err(rejection) => {
+                let told = rejection.observation(&call.name);
+                set(CallState::NeverStarted, Some(not_run(told)));
+                return Ok(());
+            }
+        };
+        let begun = || set(CallState::Unknown, None);
+        match self.tool_step(entry, &call.id, arguments, begun).await {
+            Ok(record) => {
+                let state = match record.status {
+                    ToolStatus::Unknown => CallState::Unknown,
+                    ToolStatus::Ok
+                    | ToolStatus::Error
+                    | ToolStatus::Timeout
+                    | ToolStatus::Fatal => CallState::Finished,
+                };
+                set(state, Some(shown(entry, &call.id, &record)));
+                Ok(())
+            }
+            Err(StepError::OutcomeUnknown { .. }) => {
+                set(CallState::Unknown, Some(not_run(UNKNOWN.to_owned())));
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The call as a step of the journal: what is recorded is not run again.
+    async fn tool_step(
+        &self,
+        entry: &Entry,
+        call_id: &str,
+        arguments: serde_json::Value,
+        begun: impl Fn() + Sync,
+    ) -> Result<ToolRecord, StepError> {
+        let checked = arguments.clone();
+        let begun = &begun;
+        let step = self
+            .ctx
+            .step(tool_step(&entry.tool.name), move |key| {
+                begun();
+                self.tool_work(entry, call_id, arguments, key)
+            })
+            .key(call_key(call_id));
+        match entry.tool.class {
+            Class::ReadOnly => step.read_only().await,
+            Class::Idempotent => step.await,
+            Class::SideEffect => step.side_effect().await,
+            Class::Verifiable => {
+                step.verifiable(move |key| self.check_work(entry, call_id, checked, key))
+                    .await
+            }
+        }
+    }
+}
+
+/// What the model is told of a call of which nobody knows whether it had its effect.
+pub(super) const UNKNOWN: &str = "The outcome is unknown: the work was interrupted after it had \
+     begun, and it may or may not have had its effect. It was not run again. Find out before you \
+     repeat it.";
+
+/// A record as the model is shown it.
+pub(super) fn shown(entry: &Entry, call_id: &str, record: &ToolRecord) -> ToolResult {
+    let outcome = match record.status {
+        ToolStatus::Ok => ToolOutcome::Done,
+        ToolStatus::Error | ToolStatus::Timeout | ToolStatus::Unknown => ToolOutcome::Failed,
+        ToolStatus::Fatal => ToolOutcome::Fatal,
+    };
+    ToolResult {
+        call_id: call_id.to_owned(),
+        text: record.shown(entry.tool.max_result_bytes),
+        outcome,
+    }
+}

@@ -1,0 +1,149 @@
+//! Calling the model: the one place where a call is made again.
+//!
+//! Owns the work of the step `model`: tries and waits within the run's deadline. What an error
+//! means was judged before.
+
+use std::time::Duration;
+
+use tracing::Instrument as _;
+
+use super::Run;
+use crate::agent::AgentError;
+use crate::agent_loop::failure::{Failure, ModelError};
+use crate::agent_loop::machine::{Machine, ModelCall, ModelFailed};
+use crate::agent_loop::pieces::Pieces;
+use crate::agent_loop::record::ModelRecord;
+use crate::agent_loop::request::Request;
+use crate::agent_loop::response::Response;
+use crate::agent_loop::telemetry;
+use crate::journal;
+use crate::retry::Backoff;
+
+impl Run<'_> {
+    /// The request of a call, from what the journal holds.
+    pub(super) fn request(&self, machine: &Machine, call: &ModelCall) -> Request {
+        let parts = self.parts;
+        Request {
+            turn: call.turn,
+            system: parts.system.clone(),
+            messages: machine.messages(),
+            tools: parts.toolbox.specs().clone(),
+            tool_choice: parts.tool_choice.clone(),
+            max_output_tokens: call.max_output_tokens,
+            thinking: parts.rules.budget.thinking,
+            temperature: parts.temperature,
+            stream: parts.stream,
+            input_tokens: call.input_tokens,
+            input_tokens_max: call.input_tokens_max,
+        }
+    }
+
+    /// Calls the model until it has answered or will not.
+    pub(super) async fn model_work(&self, request: Request) -> Result<ModelRecord, AgentError> {
+        telemetry::turn_start(self.ctx.run_id(), request.turn, request.input_tokens);
+        let retry = &self.parts.retry;
+        let mut backoff = Backoff::full_jitter(retry.initial, retry.max);
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let mut pieces = if self.parts.stream {
+                Pieces::to_caller(self.ctx, request.turn)
+            } else {
+                Pieces::ignored()
+            };
+            let error = match self.try_model(&request, &mut pieces).await {
+                Ok(response) => return self.answered(&request, response).await,
+                Err(error) => error,
+            };
+            if error.failure() == Failure::ContextLength {
+                let message = error.message().to_owned();
+                return Ok(ModelRecord::TooLong { message });
+            }
+            let wait = backoff.next_wait(error.retry_after());
+            let is_last = tries > retry.retries || pieces.is_committed() || !error.may_pass();
+            if is_last || self.is_too_long(wait, error.retry_after()) {
+                return Err(agent_error(error));
+            }
+            tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn try_model(
+        &self,
+        request: &Request,
+        pieces: &mut Pieces,
+    ) -> Result<Response, ModelError> {
+        let model = &self.parts.model;
+        let span = telemetry::chat(
+            &self.span,
+            model.provider(),
+            model.model(),
+            request.max_output_tokens,
+        );
+        let result = model
+            .complete(request, pieces)
+            .instrument(span.clone())
+            .await;
+        match &result {
+            Ok(response) => telemetry::answered(&span, response),
+            Err(error) => {
+                span.record("error.type", error.failure().error_type());
+            }
+        }
+        result
+    }
+
+    /// Whether a wait is over what the settings or the deadline allow.
+    fn is_too_long(&self, wait: Duration, asked: Option<Duration>) -> bool {
+        asked.is_some_and(|asked| asked > self.parts.retry.cap) || wait >= self.ctx.time_left()
+    }
+
+    async fn answered(
+        &self,
+        request: &Request,
+        response: Response,
+    ) -> Result<ModelRecord, AgentError> {
+        telemetry::response(self.ctx.run_id(), request.turn, &response);
+        self.ctx.usage(self.usage(&response)).await?;
+        let response = Box::new(response);
+        Ok(ModelRecord::Answered { response })
+    }
+
+    fn usage(&self, response: &Response) -> journal::Usage {
+        let used = &response.usage;
+        let prices = self.parts.rules.prices.as_ref();
+        journal::Usage {
+            input_tokens: used.input_tokens.unwrap_or(0),
+            cached_tokens: used.cached_tokens.unwrap_or(0),
+            output_tokens: used.output_tokens.unwrap_or(0),
+            reasoning_tokens: used.reasoning_tokens.unwrap_or(0),
+            model: response.answered_by.clone(),
+            cost_micros: prices.map_or(0, |prices| prices.cost_micros(used)),
+            currency: prices.map_or_else(String::new, |prices| prices.currency.clone()),
+        }
+    }
+}
+
+/// The failure as the result of the step: recorded, and tried again by the next attempt if it may
+/// pass.
+fn agent_error(error: ModelError) -> AgentError {
+    let kind = error.failure().error_type();
+    let may_pass = error.may_pass();
+    let wait = error.retry_after();
+    let mut answer = AgentError::new(kind, error.message().to_owned()).cause(error);
+    if may_pass {
+        answer = answer.retryable();
+    }
+    match wait {
+        Some(wait) => answer.retry_after(wait),
+        None => answer,
+    }
+}
+
+pub(super) fn failed(error: &AgentError) -> ModelFailed {
+    ModelFailed {
+        error_type: error.error_type().to_owned(),
+        message: error.message().to_owned(),
+        may_pass: error.is_retryable(),
+    }
+}

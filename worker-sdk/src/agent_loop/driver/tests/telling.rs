@@ -1,0 +1,172 @@
+//! What an operator is told, and what not.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Write as _};
+use std::sync::Once;
+
+use serde_json::json;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use super::super::{AgentLoop, Ended};
+use crate::agent_loop::scripted::{Line, ScriptedModel};
+use crate::agent_loop::tool::{Tool, ToolContext, ToolError};
+use crate::testing;
+
+/// Keeps every event and span of its thread as text, and each span's parent. It is the subscriber of
+/// the whole program: whether an event is wanted is remembered for all threads, so one that came and
+/// went with a test would be missed by another.
+struct Listener;
+
+thread_local! {
+    static HEARD: RefCell<Heard> = RefCell::default();
+}
+
+/// Runs the agent on this thread, which is the test's alone.
+async fn heard(run_id: &str) -> (Heard, Ended) {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| {
+        tracing::subscriber::set_global_default(Listener).expect("the only subscriber");
+    });
+    HEARD.take();
+    let (ctx, _) = testing::context().run_id(run_id).build();
+    let ended = agent().run(&ctx, &"go".into()).await.expect("a run");
+    (HEARD.take(), ended)
+}
+
+#[derive(Default)]
+struct Heard {
+    events: Vec<String>,
+    spans: BTreeMap<u64, (String, Option<u64>)>,
+}
+
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        let _ = write!(self.0, " {}={value:?}", field.name());
+    }
+}
+
+impl Subscriber for Listener {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, attributes: &Attributes<'_>) -> Id {
+        let mut text = Text(attributes.metadata().name().to_owned());
+        attributes.record(&mut text);
+        let parent = attributes.parent().map(Id::into_u64);
+        HEARD.with_borrow_mut(|heard| {
+            let id = heard.spans.len() as u64 + 1;
+            heard.spans.insert(id, (text.0, parent));
+            Id::from_u64(id)
+        })
+    }
+
+    fn record(&self, id: &Id, record: &Record<'_>) {
+        let mut text = Text(String::new());
+        record.record(&mut text);
+        HEARD.with_borrow_mut(|heard| {
+            if let Some((known, _)) = heard.spans.get_mut(&id.into_u64()) {
+                known.push_str(&text.0);
+            }
+        });
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        HEARD.with_borrow_mut(|heard| heard.events.push(text.0));
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+fn agent() -> AgentLoop {
+    let arguments = json!({"q": "rivers hunter22", "api_key": "k-123"});
+    let model = ScriptedModel::new([
+        Line::call("look", arguments),
+        Line::text("A private answer."),
+    ]);
+    let schema = json!({"type": "object"});
+    let look = Tool::with_schema(
+        "look",
+        "Looks.",
+        schema,
+        |_: ToolContext, _: serde_json::Value| async {
+            Err::<String, _>(ToolError::permanent("no access with hunter22"))
+        },
+    );
+    AgentLoop::builder(model)
+        .tool(look)
+        .secret("hunter22")
+        .build()
+        .expect("an agent")
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn each_thing_that_happens_is_one_event_and_no_secret_is_in_it() {
+    let (heard, ended) = heard("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3").await;
+    let all = heard.events.join("\n");
+    for (name, times) in [
+        ("turn_start", 2),
+        ("tool_dispatch", 1),
+        ("tool_result", 1),
+        ("final_answer", 1),
+        ("response_id", 2),
+    ] {
+        assert_eq!(
+            heard
+                .events
+                .iter()
+                .filter(|event| event.contains(name))
+                .count(),
+            times,
+            "{name}: {all}"
+        );
+    }
+    let dispatch = heard
+        .events
+        .iter()
+        .find(|event| event.contains("tool_dispatch"));
+    assert!(dispatch.is_some_and(|event| event.contains("rivers") && event.contains("attempt=1")));
+    for hidden in ["hunter22", "k-123", "A private answer"] {
+        assert!(!all.contains(hidden), "{hidden}: {all}");
+    }
+    let told = super::setting::results(&ended);
+    assert_eq!(told[0].text, "no access with [redacted]");
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn spans_have_the_names_of_the_conventions_and_their_parent() {
+    let (heard, _) = heard("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3").await;
+    let (&root, (invoke, _)) = heard
+        .spans
+        .iter()
+        .find(|(_, (text, _))| text.starts_with("invoke_agent"))
+        .expect("the run");
+    assert!(
+        invoke.contains("0192f0c12d3e7a4b8c5d6e7f8091a2b3"),
+        "{invoke}"
+    );
+    let below = |name: &str| {
+        let spans = heard
+            .spans
+            .values()
+            .filter(move |(text, _)| text.starts_with(name));
+        spans.collect::<Vec<_>>()
+    };
+    assert_eq!((below("chat").len(), below("execute_tool").len()), (2, 1));
+    for (text, parent) in below("chat").into_iter().chain(below("execute_tool")) {
+        assert_eq!(*parent, Some(root), "{text}");
+        assert!(text.contains("gen_ai.operation.name"), "{text}");
+    }
+    assert!(below("chat")[0].0.contains("gen_ai.usage.output_tokens"));
+}

@@ -1,0 +1,125 @@
+//! What is left out of a conversation, and when.
+
+use serde_json::json;
+
+use super::*;
+use crate::agent_loop::budget::Budget;
+
+/// A window of 10,000 tokens, of which an answer takes 1,000.
+fn small() -> Rules {
+    let budget = Budget {
+        context_window: 10_000,
+        max_output_tokens: 1_000,
+        max_output_tokens_retry: 1_000,
+        ..Budget::default()
+    };
+    Rules {
+        budget,
+        ..Rules::default()
+    }
+}
+
+#[test]
+fn the_oldest_results_go_first_and_well_under_the_trigger() {
+    let mut machine = machine(small());
+    let mut compactions = 0;
+    for turn in 0..30 {
+        if let Next::Compact(compaction) = machine.next() {
+            compactions += 1;
+            assert!(compaction.tokens_before > 7_200, "{compaction:?}");
+            assert!(compaction.tokens_after <= 4_500, "{compaction:?}");
+            assert!(compaction.removed.is_empty() && compaction.cleared.is_sorted());
+            machine.compacted(&compaction, &COUNTER);
+            let estimated = machine.input_tokens().abs_diff(compaction.tokens_after);
+            assert!(estimated < 500, "{estimated}");
+        }
+        let planned = ask(&mut machine, vec![call("", "look", &json!({"turn": turn}))]);
+        give(
+            &mut machine,
+            &planned,
+            ToolOutcome::Done,
+            &"y".repeat(3_000),
+        );
+        assert!(pairs::are_whole(&machine.messages()));
+    }
+    assert!((5..=12).contains(&compactions), "{compactions}");
+    let Message::Tools { results } = &*machine.messages()[2].clone() else {
+        panic!("a result");
+    };
+    assert_eq!(
+        results[0].text,
+        "[result of 3000 bytes left out to save space]"
+    );
+}
+
+#[test]
+fn whole_turns_go_where_clearing_results_is_not_enough() {
+    let mut machine = machine(small());
+    for turn in 0..7 {
+        let arguments = json!({"turn": turn, "text": "z".repeat(3_000)});
+        let planned = ask(&mut machine, vec![call("", "write", &arguments)]);
+        give(&mut machine, &planned, ToolOutcome::Done, "written");
+    }
+    let Next::Compact(compaction) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    assert!(compaction.removed.starts_with(&[1, 2]), "{compaction:?}");
+    assert!(
+        !compaction.removed.contains(&7) && !compaction.removed.contains(&6),
+        "{compaction:?}"
+    );
+    machine.compacted(&compaction, &COUNTER);
+    assert!(matches!(machine.next(), Next::CallModel(_)));
+    let messages = machine.messages();
+    assert!(pairs::are_whole(&messages));
+    assert!(matches!(&*messages[1], Message::User { text } if text.contains("left out")));
+}
+
+#[test]
+fn a_conversation_that_cannot_be_made_shorter_ends_the_run_before_the_call() {
+    let opening = vec![Message::user("x".repeat(60_000))];
+    let machine = Machine::new(small(), opening, 100, &COUNTER);
+    assert!(matches!(
+        end(&machine),
+        End::Aborted(Abort::ContextFull { .. })
+    ));
+}
+
+#[test]
+fn an_input_the_provider_finds_too_long_is_made_shorter_once() {
+    let mut machine = machine(Rules::default());
+    for turn in 0..4 {
+        let planned = ask(&mut machine, vec![call("", "look", &json!({"turn": turn}))]);
+        give(
+            &mut machine,
+            &planned,
+            ToolOutcome::Done,
+            &"y".repeat(3_000),
+        );
+    }
+    machine.context_exceeded();
+    let Next::Compact(compaction) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    machine.compacted(&compaction, &COUNTER);
+    assert!(matches!(machine.next(), Next::CallModel(_)));
+    machine.context_exceeded();
+    assert!(matches!(
+        end(&machine),
+        End::Aborted(Abort::ContextFull { .. })
+    ));
+}
+
+#[test]
+fn the_estimate_follows_what_the_provider_reports() {
+    let mut machine = machine(Rules::default());
+    let before = machine.input_tokens();
+    let mut response = answer(Finish::ToolCalls, vec![call("a", "look", &json!({}))]);
+    response.usage.input_tokens = Some(before * 2);
+    machine.model_response(response, &COUNTER);
+    let Next::RunTools(planned) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    give(&mut machine, &planned, ToolOutcome::Done, "x");
+    assert!(machine.input_tokens() > before * 2);
+}

@@ -1,0 +1,114 @@
+//! What an operator sees of a run: one event for each thing that happens, and spans.
+//!
+//! Owns the names, which are those of OpenTelemetry's conventions for generative AI where there is
+//! one. Parents of spans are passed on explicitly. No answer of a model and no argument that is
+//! secret is in any of them.
+
+use std::time::Duration;
+
+use tracing::{Span, info, info_span};
+
+use super::machine::{Abort, Used};
+use super::response::Response;
+
+/// The run. Its id is that of the trace.
+pub(super) fn invoke_agent(run_id: &str, provider: &str, model: &str) -> Span {
+    let trace_id: String = run_id.chars().filter(char::is_ascii_hexdigit).collect();
+    info_span!(
+        "invoke_agent",
+        otel.name = "invoke_agent",
+        gen_ai.operation.name = "invoke_agent",
+        gen_ai.provider.name = provider,
+        gen_ai.request.model = model,
+        run_id,
+        trace_id,
+    )
+}
+
+/// A model call.
+pub(super) fn chat(parent: &Span, provider: &str, model: &str, max_tokens: u32) -> Span {
+    info_span!(
+        parent: parent,
+        "chat",
+        otel.name = format!("chat {model}"),
+        gen_ai.operation.name = "chat",
+        gen_ai.provider.name = provider,
+        gen_ai.request.model = model,
+        gen_ai.request.max_tokens = max_tokens,
+        gen_ai.response.id = tracing::field::Empty,
+        gen_ai.response.model = tracing::field::Empty,
+        gen_ai.response.finish_reasons = tracing::field::Empty,
+        gen_ai.usage.input_tokens = tracing::field::Empty,
+        gen_ai.usage.output_tokens = tracing::field::Empty,
+        error.r#type = tracing::field::Empty,
+    )
+}
+
+/// What is known of a model call when it is answered.
+pub(super) fn answered(span: &Span, response: &Response) {
+    span.record("gen_ai.response.id", response.id.as_str());
+    span.record("gen_ai.response.model", response.answered_by.as_str());
+    span.record(
+        "gen_ai.response.finish_reasons",
+        response.finish_raw.as_str(),
+    );
+    if let Some(tokens) = response.usage.input_tokens {
+        span.record("gen_ai.usage.input_tokens", tokens);
+    }
+    if let Some(tokens) = response.usage.output_tokens {
+        span.record("gen_ai.usage.output_tokens", tokens);
+    }
+}
+
+/// A tool call.
+pub(super) fn execute_tool(parent: &Span, tool: &str, call_id: &str) -> Span {
+    info_span!(
+        parent: parent,
+        "execute_tool",
+        otel.name = format!("execute_tool {tool}"),
+        gen_ai.operation.name = "execute_tool",
+        gen_ai.tool.name = tool,
+        gen_ai.tool.call.id = call_id,
+        gen_ai.tool.type = "function",
+    )
+}
+
+pub(super) fn turn_start(run_id: &str, turn: u32, input_tokens: u64) {
+    info!(run_id, turn, input_tokens, "turn_start");
+}
+
+pub(super) fn response(run_id: &str, turn: u32, response: &Response) {
+    info!(
+        run_id,
+        turn,
+        response_id = response.id,
+        finish = response.finish_raw,
+        "response"
+    );
+}
+
+pub(super) fn tool_dispatch(tool: &str, args: &str, attempt: u32) {
+    info!(tool, args, attempt, "tool_dispatch");
+}
+
+pub(super) fn tool_result(tool: &str, latency: Duration, status: &'static str) {
+    let latency_ms = millis(latency);
+    info!(tool, latency_ms, status, "tool_result");
+}
+
+pub(super) fn abort(reason: &Abort, turn: u32) {
+    info!(%reason, turn, "abort");
+}
+
+pub(super) fn final_answer(run_id: &str, total_turns: u32, used: Used, wall_time: Duration) {
+    let total_tokens = used.input_tokens + used.output_tokens;
+    let wall_time_ms = millis(wall_time);
+    info!(
+        run_id,
+        total_turns, total_tokens, wall_time_ms, "final_answer"
+    );
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
