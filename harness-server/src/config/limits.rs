@@ -101,7 +101,7 @@ pub struct Limits {
     /// The same where there is a store. Default 7 days.
     #[serde(with = "humantime_serde")]
     pub agent_kept_stored: Duration,
-    /// Agents known at once. Default 10,000.
+    /// Agents known at once, those of pools apart. Default 10,000.
     pub agents: usize,
     /// Request schemas and receive limits, taken together, that the slots of one agent may differ
     /// in. Default 16.

@@ -68,22 +68,31 @@ impl Agent {
 }
 
 impl Core {
-    /// Makes room for one more agent; false when every known one is in use.
+    /// Makes room for one more agent; false when too many known ones are in use. Those of pools do not
+    /// count, which the configuration names.
     pub(super) fn has_room_for_agent(&mut self, agent: &AgentKey) -> bool {
-        if self.agents.contains_key(agent) || self.agents.len() < self.limits.agents {
+        let limit = self.limits.agents;
+        if self.agents.contains_key(agent) || self.agents.len() < limit {
             return true;
         }
-        let oldest = self
-            .agents
-            .iter()
-            .filter(|(_, entry)| !entry.is_waited_for() && entry.pool.is_none())
+        let others = || self.agents.iter().filter(|(_, entry)| entry.pool.is_none());
+        // More than one where an agent has lost its pool.
+        let surplus = (others().count() + 1).saturating_sub(limit);
+        let mut unused: Vec<_> = others()
+            .filter(|(_, entry)| !entry.is_waited_for())
             .filter_map(|(key, entry)| entry.kept_until.map(|until| (until, key.clone())))
-            .min();
-        let Some((until, key)) = oldest else {
+            .collect();
+        if unused.len() < surplus {
             return false;
-        };
-        self.timers.clear(until, Timer::Agent(key.clone()));
-        self.agents.remove(&key);
+        }
+        if surplus < unused.len() {
+            // The oldest come first, in no order, which is all that is needed.
+            unused.select_nth_unstable(surplus);
+        }
+        for (until, key) in unused.into_iter().take(surplus) {
+            self.timers.clear(until, Timer::Agent(key.clone()));
+            self.agents.remove(&key);
+        }
         true
     }
 

@@ -27,7 +27,7 @@ mod views;
 mod walk;
 mod workers;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -77,6 +77,8 @@ struct World {
     next_run: u128,
     next_durable: u128,
     answers: HashMap<RunId, Answer>,
+    /// Agents that a pool has named, which may be one too many each.
+    pooled: HashSet<AgentKey>,
 }
 
 impl World {
@@ -96,10 +98,14 @@ impl World {
             next_run: 0,
             next_durable: 0,
             answers: HashMap::new(),
+            pooled: HashSet::new(),
         }
     }
 
     fn apply(&mut self, event: Event) -> Vec<Action> {
+        if let Event::Pooled { agent, .. } = &event {
+            self.pooled.insert(agent.clone());
+        }
         let mut actions = Vec::new();
         self.core.apply(self.now, event, &mut actions);
         for action in &actions {
@@ -108,6 +114,8 @@ impl World {
                 assert!(before.is_none(), "run {run} was answered twice");
             }
         }
+        let agents_max = self.core.limits.agents + self.pooled.len();
+        assert!(self.core.agents.len() <= agents_max);
         invariants::check(&self.core, self.now);
         actions
     }

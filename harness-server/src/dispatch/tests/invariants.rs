@@ -189,7 +189,6 @@ fn check_agents(core: &Core) {
             "nobody waits for {key}"
         );
     }
-    assert!(core.agents.len() <= core.limits.agents);
 }
 
 fn check_workers(core: &Core) {

@@ -1,9 +1,10 @@
 //! Workers: their loss, and the limits on what they offer.
 
 use super::{
-    Action, AgentKey, BACK_OFF, Code, MINUTE, Note, Offer, Reply, SchemaId, World, ask, deliveries,
-    ends, minimal, offer,
+    Action, AgentKey, BACK_OFF, Code, Event, MINUTE, Note, Offer, Reply, SchemaId, World, ask,
+    deliveries, ends, minimal, offer,
 };
+use crate::dispatch::Pooled;
 use crate::slot::{End, Refusal};
 
 #[test]
@@ -139,6 +140,28 @@ fn the_agent_unused_for_longest_makes_room() {
     world.attach(offer("lower", 3));
     let known = |world: &World, name| world.core.agents.contains_key(&AgentKey::new("", name));
     assert!(known(&world, "echo") && !known(&world, "upper"));
+}
+
+#[test]
+fn agents_of_pools_take_no_room_until_they_have_lost_theirs() {
+    let mut world = World::with(|limits| limits.agents = 1);
+    let pooled = |world: &mut World, pool| {
+        let agent = AgentKey::new("", "pooled");
+        world.apply(Event::Pooled { agent, pool });
+    };
+    let known = |world: &World, name| world.core.agents.contains_key(&AgentKey::new("", name));
+    pooled(&mut world, Some(Pooled::Open));
+    let of_pool = world.attach(offer("pooled", 1));
+    let first = world.attach(offer("echo", 2));
+    assert_refused(&mut world, offer("lower", 3), "1 agents are known");
+    pooled(&mut world, None);
+    world.lose(first);
+    // Both are known and only one may be: leaving out one alone makes no room.
+    assert_refused(&mut world, offer("lower", 3), "1 agents are known");
+    assert!(known(&world, "pooled") && known(&world, "echo"));
+    world.lose(of_pool);
+    world.attach(offer("lower", 3));
+    assert!(!known(&world, "pooled") && !known(&world, "echo"));
 }
 
 #[test]

@@ -153,7 +153,12 @@ impl Model {
         // The configuration names those of pools, and a peer cannot.
         let pools = self.agents.iter().filter(|agent| agent.had_pool);
         let most = self.limits.agents + pools.count();
-        assert!(census.agents <= most, "too many agents");
+        assert!(
+            census.agents <= most,
+            "{} agents, {most} may be: {}",
+            census.agents,
+            self.limits.agents
+        );
         assert!(
             census.unreleased <= self.limits.unreleased,
             "too much is remembered"
