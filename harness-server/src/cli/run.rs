@@ -15,8 +15,8 @@ use super::{PATIENCE, Server};
 /// Start durable runs, and see what became of them
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A durable run is on the harness's disk before `start` answers. It outlives the caller, its worker and the
-harness; `harness serve --data DIR` is what keeps it.
+A durable run is on the harness's disk before `start` answers. It outlives the caller, its worker
+and the harness; `harness serve --data DIR` is what keeps it.
 
 Examples:
   harness run start report '\"2026-11\"' --key report/2026-11
