@@ -32,12 +32,16 @@ async fn an_agent_writes_answers_and_its_panic_is_an_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_that_blocks_its_thread_does_not_hold_up_the_end_of_its_call() {
+async fn an_agent_that_blocks_in_place_does_not_hold_up_the_end_of_its_call() {
     let mut fake = Fake::start().await;
     let agent = agent_fn(|ctx: Context, (): ()| async move {
-        while !ctx.is_cancelled() {
-            std::thread::yield_now();
-        }
+        // A runtime moves nothing but `block_in_place` off a thread that is blocked: without it the
+        // test itself can stop.
+        tokio::task::block_in_place(|| {
+            while !ctx.is_cancelled() {
+                std::thread::yield_now();
+            }
+        });
         Ok::<_, AgentError>(())
     });
     let _worker = start(builder(agent, &fake.address));
