@@ -154,6 +154,7 @@ fn nothing_acknowledged_is_lost_and_no_recorded_step_runs_twice_whenever_it_is_k
     };
     let log = Arc::new(Log::default());
     let working = CancellationToken::new();
+    let began = Instant::now();
     let mut harness = serve(&port, &data);
     let workers: Vec<_> = (0..WORKERS)
         .map(|at| {
@@ -213,6 +214,13 @@ fn nothing_acknowledged_is_lost_and_no_recorded_step_runs_twice_whenever_it_is_k
         }
     });
     drop(harness);
+    let runs = stage.acknowledged.lock().map_or(0, |all| all.len());
+    eprintln!(
+        "{} kills, {runs} runs, {} steps, {:.0} s",
+        kills(),
+        log.ran(),
+        began.elapsed().as_secs_f64()
+    );
 }
 
 /// Every run that was acknowledged ends as it must.
