@@ -234,7 +234,11 @@ impl Core {
             } => self.start(now, run, request, (terms, placing, start), actions),
             Event::Stored { run, stored } => self.stored(now, run, stored, actions),
             Event::Loaded { run, loaded } => self.loaded(now, run, loaded, actions),
-            Event::Adopt { run, adopted } => self.adopt(now, run, adopted, actions),
+            Event::Adopt {
+                run,
+                adopted,
+                again,
+            } => self.adopt(now, run, (adopted, again), actions),
             Event::Read { run, seq, output } => {
                 if output {
                     self.run_apply(now, run, run::Event::OutputSeen, actions);
@@ -297,6 +301,7 @@ impl Core {
                 self.refuse(now, run, asks::shutting_down(), actions);
             }
         }
+        self.leave_what_is_away();
         self.slots_apply(now, slot::Event::ServerLeaving, actions);
     }
 

@@ -269,6 +269,8 @@ pub struct Extent {
     pub bytes: u64,
     /// The last number its newest attempt's worker gave.
     pub worker_seq: u64,
+    /// When that attempt began.
+    pub began: Option<Stamp>,
 }
 
 /// Where durable runs are. Steps are put in line and told of; everything else blocks and is asked

@@ -168,6 +168,10 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
     assert_eq!(record.run, run);
     let extent = store.extent(run.id, Attempt(1)).expect("readable");
     assert_eq!((extent.worker_seq, extent.bytes), (2, 26));
+    let journal = store.journal(run.id, 1, 99, usize::MAX).expect("readable");
+    let mut first = journal.entries.iter().filter(|it| it.attempt == Attempt(1));
+    assert_eq!(extent.began, first.next().map(|entry| entry.time));
+    assert!(extent.began.is_some(), "{extent:?}");
 
     for step in [start(&run, 1, 5), finish(&run, 2, 6)] {
         assert_eq!(write(store, step), Ok(Written::Done));

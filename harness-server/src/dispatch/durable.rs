@@ -19,7 +19,7 @@ use crate::store::{Holder, State};
 
 use super::asks::whole;
 use super::writes::{Change, NewEntry, Replay, Said, Start, Write};
-use super::{Action, Core, Timer, trim};
+use super::{Action, Core, Frame, Timer, trim};
 
 /// Where a durable run stands with what is on disk.
 #[derive(Debug)]
@@ -127,6 +127,11 @@ impl Durable {
     /// Whether it is on disk, or on its way there.
     pub(super) fn is_made(&self) -> bool {
         !matches!(self.phase, Phase::New(_))
+    }
+
+    /// Whether it waits and all of it is on disk, so that nothing is missing of what is read.
+    pub(super) fn may_be_read(&self) -> bool {
+        self.pending.is_empty() && matches!(self.phase, Phase::Waiting)
     }
 
     /// The slot that is kept for it.
@@ -260,6 +265,22 @@ impl Core {
         );
     }
 
+    /// What a worker writes of a run whose end is on its way to the disk shows that it is there, and
+    /// nothing more: its call ends once that is written.
+    pub(super) fn behind_the_end(&self, frame: Frame) -> Frame {
+        let (Frame::Append { delivery, .. } | Frame::Reply { delivery, .. }) = &frame else {
+            return frame;
+        };
+        let durable = self
+            .runs
+            .get(&delivery.run)
+            .and_then(|it| it.durable.as_ref());
+        match durable.is_some_and(|durable| matches!(durable.phase, Phase::Ending)) {
+            true => Frame::Heartbeat(Some(*delivery)),
+            false => frame,
+        }
+    }
+
     fn journal_full(&mut self, now: Instant, id: RunId, slot: SlotId, actions: &mut Vec<Action>) {
         let limits = self.limits.durable_journal;
         let message = format!(
@@ -363,6 +384,13 @@ impl Core {
     pub fn has_durable(&self, id: RunId) -> bool {
         let entry = self.runs.get(&id);
         entry.is_some_and(|entry| entry.durable.is_some())
+    }
+
+    /// Whether a step of a run was not written and it has yet to be taken in again, behind all that was
+    /// decided of it: only then is clear which steps are still told of.
+    #[must_use]
+    pub fn is_adrift(&self, id: RunId) -> bool {
+        self.adrift.contains(&id)
     }
 
     pub(super) fn durable_mut(&mut self, id: RunId) -> Option<&mut Durable> {

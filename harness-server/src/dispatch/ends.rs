@@ -119,7 +119,11 @@ impl Core {
                 Some((cause, failure)) => {
                     self.delivery_failed(now, run, worker, cause, failure, actions);
                 }
-                None if *end == End::Leaving => self.refuse(now, run, shutting_down(), actions),
+                // A durable run goes on with the harness that follows.
+                None if *end == End::Leaving => match self.has_durable(run) {
+                    true => self.remove_durable(run),
+                    false => self.refuse(now, run, shutting_down(), actions),
+                },
                 // The run was decided before its call was ended.
                 None => {}
             }

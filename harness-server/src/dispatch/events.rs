@@ -130,6 +130,8 @@ pub enum Event {
         run: RunId,
         /// How it is.
         adopted: Option<Box<Adopted>>,
+        /// Whether `Reload` asked for it, so that it was read behind all that was decided of it.
+        again: bool,
     },
     /// The caller of a streamed ask has taken entries of its run's journal.
     Read {

@@ -317,7 +317,7 @@ impl Core {
             (None, _) if held.owes.is_some() => false,
             (Some(durable), verdict) if durable.request == Held::OnDisk => {
                 let judged = matches!(verdict, Verdict::Takes | Verdict::Unjudged(_));
-                judged && self.may_read() && self.may_replay(held, entry)
+                judged && durable.may_be_read() && self.may_read() && self.may_replay(held, entry)
             }
             (Some(_), Verdict::Takes) => self.may_replay(held, entry),
             (None, Verdict::Takes) => true,
@@ -424,20 +424,23 @@ impl Core {
                 },
             );
         }
-        let attempt_ends = entry
-            .run
-            .retry()
-            .attempt_timeout
-            .map(|timeout| now + timeout);
-        if let Some(at) = attempt_ends.filter(|at| *at < entry.run.deadline()) {
-            let timer = Timer::Attempt(id);
-            entry.timer = Some((at, timer.clone()));
-            self.timers.set(at, timer);
-        }
-        entry
-            .run
-            .deadline()
-            .min(attempt_ends.unwrap_or(entry.run.deadline()))
+        self.time_attempt(id, now)
+    }
+
+    /// Sets the timer of an attempt that began then, and gives when it ends at the latest.
+    pub(super) fn time_attempt(&mut self, id: RunId, began: Instant) -> Instant {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return began;
+        };
+        let deadline = entry.run.deadline();
+        let timeout = entry.run.retry().attempt_timeout;
+        let Some(at) = timeout.map(|it| began + it).filter(|at| *at < deadline) else {
+            return deadline;
+        };
+        let timer = Timer::Attempt(id);
+        entry.timer = Some((at, timer.clone()));
+        self.timers.set(at, timer);
+        at
     }
 
     pub(super) fn leave_queue(&mut self, id: RunId) {

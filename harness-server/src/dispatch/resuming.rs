@@ -9,6 +9,7 @@ use crate::run::{self, Cause};
 use crate::slot::{End, Level, Refusal};
 use crate::store::Holder;
 
+use super::asks::RunEntry;
 use super::durable::{Away, Phase};
 use super::slots::SlotEntry;
 use super::workers::Offer;
@@ -30,7 +31,7 @@ pub struct Resumed {
     pub delivery: Delivery,
     /// The last worker_seq that is on disk.
     pub last_seq: u64,
-    /// When the run ends; none when it has.
+    /// When the attempt ends at the latest; none when its run has ended.
     pub deadline: Option<Instant>,
 }
 
@@ -66,6 +67,15 @@ impl Core {
         self.timers.set(away.until, Timer::Reattach(id));
         if let Some(durable) = self.durable_mut(id) {
             durable.away = Some(away);
+        }
+    }
+
+    /// The workers of lost calls come back to the harness that follows.
+    pub(super) fn leave_what_is_away(&mut self) {
+        let is_away = |entry: &RunEntry| matches!(entry.run.state(), run::State::Away);
+        let away = self.runs.iter().filter(|(_, entry)| is_away(entry));
+        for run in away.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.remove_durable(run);
         }
     }
 
@@ -155,7 +165,11 @@ impl Core {
         self.clear_away(id);
         let entry = self.runs.get_mut(&id)?;
         entry.run.apply(now, run::Event::Resumed(slot));
-        let deadline = Some(entry.run.deadline());
+        let deadline = match entry.timer {
+            Some((at, Timer::Attempt(_))) => at,
+            Some(_) | None => entry.run.deadline(),
+        };
+        let deadline = Some(deadline);
         let durable = entry.durable.as_ref()?;
         let resumed = Resumed {
             delivery,

@@ -167,7 +167,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let mut seq = 0;
-        let (event, reply) = match frame {
+        let (event, reply) = match self.behind_the_end(frame) {
             Frame::Heartbeat(named) => (slot::Event::Heartbeat(named), None),
             Frame::Append {
                 delivery,

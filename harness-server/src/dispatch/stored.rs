@@ -48,6 +48,8 @@ pub struct Adopted {
     pub counts: Counts,
     /// Whether that attempt is under way.
     pub running: bool,
+    /// When it began, by its entry.
+    pub began: Option<Instant>,
     /// Who got it.
     pub holder: Option<Holder>,
     /// The number of the newest entry of its journal.
@@ -79,6 +81,8 @@ impl Core {
                 }
                 if self.leaving {
                     self.leave_on_disk(id);
+                } else if self.durable_mut(id).is_some_and(|it| it.may_be_read()) {
+                    self.settle(now, id, actions);
                 }
             }
             Stored::Existing(run) => self.unmade(now, id, Ok(run), actions),
@@ -117,28 +121,7 @@ impl Core {
                 }
             }
             After::Started => self.attempt_is_written(now, id, actions),
-            After::Appended { worker_seq } => {
-                let Some(entry) = self.runs.get_mut(&id) else {
-                    return;
-                };
-                let (delivery, running) = (entry.run.delivery(), slot_of(entry));
-                if let Some(durable) = &mut entry.durable {
-                    durable.written = worker_seq;
-                }
-                let is_full = |slot: &SlotId| {
-                    self.slots
-                        .get(slot)
-                        .is_some_and(|held| held.slot.level() == slot::Level::Full)
-                };
-                if let Some(slot) = running.filter(is_full) {
-                    let seq = worker_seq;
-                    actions.push(Action::Acknowledge {
-                        slot,
-                        delivery,
-                        seq,
-                    });
-                }
-            }
+            After::Appended { worker_seq } => self.append_is_written(id, worker_seq, actions),
             After::AttemptEnded { reply } => self.acknowledge_reply(now, reply, actions),
             After::Finished => {
                 let Some(durable) = self.durable_mut(id) else {
@@ -158,6 +141,29 @@ impl Core {
                 self.acknowledge_reply(now, reply, actions);
             }
             After::Noted => {}
+        }
+    }
+
+    /// An entry is on disk: nothing of the next attempt is decided before it is.
+    fn append_is_written(&mut self, id: RunId, worker_seq: u64, actions: &mut Vec<Action>) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let (delivery, running) = (entry.run.delivery(), slot_of(entry));
+        if let Some(durable) = &mut entry.durable {
+            durable.written = worker_seq;
+        }
+        let is_full = |slot: &SlotId| {
+            let held = self.slots.get(slot);
+            held.is_some_and(|held| held.slot.level() == slot::Level::Full)
+        };
+        if let Some(slot) = running.filter(is_full) {
+            let seq = worker_seq;
+            actions.push(Action::Acknowledge {
+                slot,
+                delivery,
+                seq,
+            });
         }
     }
 
@@ -300,9 +306,13 @@ impl Core {
         &mut self,
         now: Instant,
         id: RunId,
-        adopted: Option<Box<Adopted>>,
+        (adopted, again): (Option<Box<Adopted>>, bool),
         actions: &mut Vec<Action>,
     ) {
+        // What was read before its last step failed lacks those written before that.
+        if self.adrift.contains(&id) && !again {
+            return;
+        }
         self.adrift.remove(&id);
         let Some(adopted) = adopted else {
             return;
@@ -346,6 +356,9 @@ impl Core {
             self.timers.set(away.until, Timer::Reattach(id));
             if let Some(durable) = self.durable_mut(id) {
                 durable.away = Some(away);
+            }
+            if let Some(began) = adopted.began {
+                self.time_attempt(id, began);
             }
             return;
         }

@@ -8,6 +8,7 @@ mod chains;
 mod deadlines;
 mod drains;
 mod durable;
+mod durable_ends;
 mod durable_lost;
 mod frames;
 mod hang_ups;

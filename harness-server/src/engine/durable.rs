@@ -125,9 +125,15 @@ impl Engine {
         why: String,
     ) -> Result<(), Box<Failure>> {
         let storage = self.storage("CancelRun")?;
-        if !self.lock().core.has_durable(run) {
+        let (is_here, is_adrift) = self.stands(run);
+        if is_adrift {
+            return Err(told(StoreError::Failed(
+                "the run is being read again".to_owned(),
+            )));
+        }
+        if !is_here {
             // It waits to be taken in after a start; or it has ended, and nothing comes of this.
-            self.take_in(storage, run).await;
+            self.take_in(storage, run, false).await;
         }
         let (decider, decided) = oneshot::channel();
         let mut decider = Some(decider);
@@ -185,7 +191,11 @@ impl Engine {
             return not_yours;
         };
         let run = delivery.run;
-        if self.lock().core.has_durable(run) {
+        let (is_here, is_adrift) = self.stands(run);
+        if is_adrift {
+            return Resumes::Ends(End::StoreFailed);
+        }
+        if is_here {
             return Resumes::With(Some(Back::Resume(delivery, lease)));
         }
         let read = self.reading(storage, move |_, storage| storage.store().get(run));
@@ -195,8 +205,8 @@ impl Engine {
             Err(_) => return Resumes::Ends(End::StoreFailed),
         };
         if !record.state.is_ended() {
-            // Not taken in yet after a start, or as a step of it could not be written.
-            self.take_in(storage, run).await;
+            // Not taken in yet after a start.
+            self.take_in(storage, run, false).await;
             return Resumes::With(Some(Back::Resume(delivery, lease)));
         }
         if delivery.attempt < record.attempt {
@@ -216,6 +226,12 @@ impl Engine {
                 Resumes::Ends(End::Superseded(delivery))
             }
         }
+    }
+
+    /// Whether Core has a durable run, and whether it has dropped it for a step that was not written.
+    fn stands(&self, run: RunId) -> (bool, bool) {
+        let state = self.lock();
+        (state.core.has_durable(run), state.core.is_adrift(run))
     }
 
     /// That there is a store, which an rpc needs.

@@ -137,7 +137,12 @@ impl Engine {
                 Ok((last, adopted)) => {
                     count += adopted.len();
                     for (run, adopted) in adopted {
-                        self.apply(Event::Adopt { run, adopted });
+                        let again = false;
+                        self.apply(Event::Adopt {
+                            run,
+                            adopted,
+                            again,
+                        });
                     }
                     if last.is_none() {
                         break;
@@ -178,13 +183,13 @@ impl Engine {
                     let loaded = loaded.await.ok().flatten().map(Box::new);
                     self.apply(Event::Loaded { run, loaded });
                 }
-                Wanted::Again(run) => self.take_in(storage, run).await,
+                Wanted::Again(run) => self.take_in(storage, run, true).await,
             }
         }
     }
 
     /// Takes a run in as it is on disk.
-    pub(super) async fn take_in(&self, storage: &Arc<Storage>, run: RunId) {
+    pub(super) async fn take_in(&self, storage: &Arc<Storage>, run: RunId, again: bool) {
         let read = self.reading(storage, move |engine, storage| {
             match storage.store().get(run)? {
                 Some(record) => engine.adopted(storage, record),
@@ -193,7 +198,11 @@ impl Engine {
         });
         // One that cannot be read is tried again with the others.
         if let Ok(adopted) = read.await {
-            self.apply(Event::Adopt { run, adopted });
+            self.apply(Event::Adopt {
+                run,
+                adopted,
+                again,
+            });
         }
     }
 
@@ -242,6 +251,7 @@ impl Engine {
             attempt: record.attempt,
             counts: record.counts,
             running: record.state == State::Running,
+            began: extent.began.map(|stamp| self.instant(stamp)),
             holder: record.holder,
             head: record.head,
             bytes: extent.bytes,

@@ -246,12 +246,18 @@ impl Engine {
         Stamp(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
 
-    /// An instant of the wall clock by this process's clock; one before its start is its start.
+    /// An instant of the wall clock by this process's clock; one that is older than that clock is the
+    /// start of the process.
     #[must_use]
     pub fn instant(&self, stamp: Stamp) -> Instant {
-        let started = self.stamp(self.0.started);
-        let since = u64::try_from(stamp.0 - started.0).unwrap_or_default();
-        self.0.started + Duration::from_micros(since)
+        let started = self.0.started;
+        let since = stamp.0 - self.stamp(started).0;
+        let away = Duration::from_micros(since.unsigned_abs());
+        let at = match since < 0 {
+            true => started.checked_sub(away),
+            false => started.checked_add(away),
+        };
+        at.unwrap_or(started)
     }
 
     fn step(&self, storage: &Storage, write: Write) -> Step {

@@ -117,6 +117,8 @@ impl Store for Memory {
             extent.bytes += entry.content.len() as u64;
             if entry.attempt == attempt {
                 extent.worker_seq = extent.worker_seq.max(entry.worker_seq);
+                let before = extent.began.is_some_and(|began| began <= entry.time);
+                extent.began = extent.began.filter(|_| before).or(Some(entry.time));
             }
         }
         Ok(extent)

@@ -39,6 +39,9 @@ enum Order {
     Hang,
     /// Replies null after a while.
     Wait { ms: u64 },
+    /// Records its process id as a step, says `stepped RUN` and replies after a while with who did
+    /// that step and who replies.
+    Step { ms: u64 },
     /// Blocks its thread for a while, whatever happens, then replies null.
     Block { ms: u64 },
     /// The same, and says `told RUN` once its context knows that the run is over.
@@ -135,6 +138,7 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
             tokio::time::sleep(Duration::from_millis(ms)).await;
             Value::Null
         }
+        Order::Step { ms } => step(&ctx, Duration::from_millis(ms)).await?,
         Order::Block { ms } => {
             std::thread::sleep(Duration::from_millis(ms));
             Value::Null
@@ -171,6 +175,15 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
         Order::Ask { agent, request } => ctx.ask::<Value>(agent, &request).await?.value,
     };
     Ok(Payload::json(&value)?)
+}
+
+/// Who did a step, this process or one before it, and who is this.
+async fn step(ctx: &Context, wait: Duration) -> Result<Value, AgentError> {
+    let own = std::process::id();
+    let by: u32 = ctx.step("who", |_| async move { Ok(own) }).await?;
+    say(&format!("stepped {}", ctx.run_id()));
+    tokio::time::sleep(wait).await;
+    Ok(json!([by, own]))
 }
 
 #[expect(clippy::print_stdout, reason = "the harness reads it")]

@@ -154,6 +154,7 @@ fn nothing_acknowledged_is_lost_and_no_recorded_step_runs_twice_whenever_it_is_k
     };
     let log = Arc::new(Log::default());
     let working = CancellationToken::new();
+    let began = Instant::now();
     let mut harness = serve(&port, &data);
     let workers: Vec<_> = (0..WORKERS)
         .map(|at| {
@@ -196,23 +197,44 @@ fn nothing_acknowledged_is_lost_and_no_recorded_step_runs_twice_whenever_it_is_k
                 .expect("in time")
                 .expect("no panic");
         }
-        let channel = channel(&stage.address);
-        let watched =
-            std::mem::take(&mut *stage.watched.lock().unwrap_or_else(PoisonError::into_inner));
-        for (run_id, seqs) in watched {
-            let whole = journal(&channel, &run_id, BOUND).await;
-            let told: Vec<u64> = whole.iter().map(|entry| entry.seq).collect();
-            assert!(
-                told.starts_with(&seqs),
-                "run {run_id} was watched as {seqs:?}"
-            );
-        }
+        check_followers(&stage).await;
         working.cancel();
         for worker in workers {
             worker.await.expect("a worker must not panic");
         }
     });
     drop(harness);
+    tell(&stage, &log, began);
+}
+
+/// Says how much was done.
+#[expect(
+    clippy::print_stderr,
+    reason = "the figures of a soak are for a person"
+)]
+fn tell(stage: &Stage, log: &Log, began: Instant) {
+    let runs = stage.acknowledged.lock().map_or(0, |all| all.len());
+    eprintln!(
+        "{} kills, {runs} runs, {} steps, {:.0} s",
+        kills(),
+        log.ran(),
+        began.elapsed().as_secs_f64()
+    );
+}
+
+/// Whoever followed a run over the restarts has read what its journal says.
+async fn check_followers(stage: &Stage) {
+    let channel = channel(&stage.address);
+    let watched =
+        std::mem::take(&mut *stage.watched.lock().unwrap_or_else(PoisonError::into_inner));
+    for (run_id, seqs) in watched {
+        let whole = journal(&channel, &run_id, BOUND).await;
+        let told: Vec<u64> = whole.iter().map(|entry| entry.seq).collect();
+        assert!(
+            told.starts_with(&seqs),
+            "run {run_id} was watched as {seqs:?}"
+        );
+    }
 }
 
 /// Every run that was acknowledged ends as it must.

@@ -5,6 +5,7 @@ mod cli;
 mod crash;
 mod journal_file;
 mod python;
+mod restarts;
 mod resuming;
 mod runs;
 mod sdk_workers;

@@ -284,3 +284,32 @@ fn a_worker_that_was_suspended_past_its_window_is_told_that_another_has_the_run(
         .process()
         .wait_for_line(&format!("dropped {}", run.run_id));
 }
+
+#[test]
+fn a_late_reply_of_a_worker_that_was_suspended_under_steps_is_refused() {
+    let (runtime, data) = (runtime(), TempDir::new().expect("a folder"));
+    let config = "[limits]\nheartbeat_interval = \"200ms\"\nreattach_window = \"300ms\"\n";
+    let harness = serve(&data, config, None);
+    let mut first = Worker::puppet().start(&harness);
+    let channel = runtime.block_on(connect(harness.address()));
+    let order = "{\"do\": \"step\", \"ms\": 1500}";
+    let run = runtime.block_on(started(&channel, start("puppet", order)));
+    let stepped = format!("stepped {}", run.run_id);
+    first.process().wait_for_line(&stepped);
+    first.process().signal(Signal::SIGSTOP);
+    let mut second = Worker::puppet().start_unattached(harness.address());
+    second.process().wait_for_line(&stepped);
+    // Its reply is due at once, and the other's is not.
+    first.process().signal(Signal::SIGCONT);
+    harness.wait_for_ready("puppet", 1);
+    let entries = runtime.block_on(journal(&channel, &run.run_id, BOUND));
+    harness.wait_for_ready("puppet", 2);
+    let run = runtime
+        .block_on(run_of(&channel, &run.run_id))
+        .expect("known");
+    let (one, other) = (first.process().pid(), second.process().pid());
+    assert_eq!((value(&run), run.attempt), (format!("[{one},{other}]"), 2));
+    let count = |kind: &str| kinds(&entries).iter().filter(|it| **it == kind).count();
+    assert_eq!((count("attempt_started"), count("run_ended")), (2, 1));
+    assert_eq!(kinds(&entries).last(), Some(&"run_ended"));
+}

@@ -40,6 +40,13 @@ impl Log {
         events.push(event);
     }
 
+    /// How often steps ran.
+    pub(super) fn ran(&self) -> usize {
+        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let ran = events.iter().filter(|it| matches!(it, Event::Ran(..)));
+        ran.count()
+    }
+
     /// That no step ran once its record was acknowledged.
     pub(super) fn check(&self) {
         let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);

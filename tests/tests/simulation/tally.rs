@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use harness_server::dispatch::{Action, Note};
+use harness_server::dispatch::{Action, Change, Note, Said};
+use harness_server::envelope::Code;
 use harness_server::slot::{End, Violation};
 
 #[derive(Default)]
@@ -14,7 +15,7 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 36] = [
+const EVERYTHING: [&str; 72] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
@@ -47,6 +48,42 @@ const EVERYTHING: [&str; 36] = [
     "end window passed",
     "end wrong attempt",
     "drain",
+    "durable: a process dies",
+    "durable: a request is not read",
+    "durable: a run is cancelled",
+    "durable: a step is not written",
+    "durable: a worker resumes",
+    "durable: append",
+    "durable: deliver with steps",
+    "durable: end attempt",
+    "durable: end store failed",
+    "durable: end superseded",
+    "durable: ended AgentError",
+    "durable: ended AttemptTimeout",
+    "durable: ended Cancelled",
+    "durable: ended DeadlineExceeded",
+    "durable: ended InvalidRequest",
+    "durable: ended JournalFull",
+    "durable: ended Poisoned",
+    "durable: ended WorkerLost",
+    "durable: ended value",
+    "durable: enqueue",
+    "durable: enqueue and start",
+    "durable: first step",
+    "durable: load",
+    "durable: not decided",
+    "durable: note",
+    "durable: reload",
+    "durable: start Busy",
+    "durable: start IdempotencyConflict",
+    "durable: start ShuttingDown",
+    "durable: start StoreUnavailable",
+    "durable: start attempt",
+    "durable: start UnknownAgent",
+    "durable: started",
+    "durable: started before",
+    "durable: the harness is killed",
+    "durable: the harness leaves",
     "grew",
     "note gave up",
     "note released",
@@ -84,7 +121,72 @@ impl Tally {
             | Action::Started { .. }
             | Action::Decided { .. } => unreachable!("no run is durable here"),
         };
+        self.meet(what);
+    }
+
+    pub(crate) fn meet(&mut self, what: &'static str) {
         *self.counts.entry(what).or_default() += 1;
+    }
+
+    /// What Core does in a seed of durable runs.
+    pub(crate) fn count_durable(&mut self, action: &Action) {
+        match action {
+            Action::Write(write) => match &write.change {
+                Change::Enqueue { first: None, .. } => self.meet("durable: enqueue"),
+                Change::Enqueue { .. } => self.meet("durable: enqueue and start"),
+                Change::StartAttempt(_) => self.meet("durable: start attempt"),
+                Change::Append(None) => self.meet("durable: append"),
+                Change::Append(Some(_)) => self.meet("durable: first step"),
+                Change::EndAttempt { .. } => self.meet("durable: end attempt"),
+                Change::Note => self.meet("durable: note"),
+                Change::Finish { .. } => {
+                    let ended = write.entries.iter().find_map(|entry| match &entry.content {
+                        Said::Ended(outcome) => Some(outcome),
+                        Said::Asked(_) | Said::Content(_) => None,
+                    });
+                    match ended.expect("an end has its outcome") {
+                        Ok(_) => self.meet("durable: ended value"),
+                        Err(failure) => self.meet_code("ended", failure.code),
+                    }
+                }
+            },
+            Action::Deliver {
+                replay: Some(_), ..
+            } => self.meet("durable: deliver with steps"),
+            Action::Started { run, started } => match started {
+                Ok(known) if known != run => self.meet("durable: started before"),
+                Ok(_) => self.meet("durable: started"),
+                Err(failure) => self.meet_code("start", failure.code),
+            },
+            Action::Decided { failure, .. } if failure.is_some() => {
+                self.meet("durable: not decided");
+            }
+            Action::Reload { .. } => self.meet("durable: reload"),
+            Action::Load { .. } => self.meet("durable: load"),
+            Action::End {
+                end: End::StoreFailed,
+                ..
+            } => self.meet("durable: end store failed"),
+            Action::End {
+                end: End::Superseded(_),
+                ..
+            } => self.meet("durable: end superseded"),
+            Action::Decided { .. }
+            | Action::Deliver { .. }
+            | Action::Answer { .. }
+            | Action::End { .. }
+            | Action::Note(_)
+            | Action::Welcome { .. }
+            | Action::Acknowledge { .. }
+            | Action::Judge { .. }
+            | Action::Grew { .. }
+            | Action::Drain { .. } => {}
+        }
+    }
+
+    fn meet_code(&mut self, how: &str, code: Code) {
+        let met = self.met.entry(format!("durable: {how} {code:?}"));
+        *met.or_default() += 1;
     }
 
     pub(crate) fn add(&mut self, other: &Self) {

@@ -175,6 +175,29 @@ impl World {
 
     /// Takes a run in as a harness that was started anew does.
     pub(super) fn adopt(&mut self, running: Option<Holder>) -> (RunId, Vec<Action>) {
+        self.adopt_as(running, None, Policy::attempts(3))
+    }
+
+    /// The same with an attempt that began then and may take so long, and is the only one.
+    pub(super) fn adopt_timed(
+        &mut self,
+        holder: Holder,
+        began: Instant,
+        timeout: Duration,
+    ) -> (RunId, Vec<Action>) {
+        let policy = Policy {
+            attempt_timeout: Some(timeout),
+            ..Policy::attempts(1)
+        };
+        self.adopt_as(Some(holder), Some(began), policy)
+    }
+
+    fn adopt_as(
+        &mut self,
+        running: Option<Holder>,
+        began: Option<Instant>,
+        policy: Policy,
+    ) -> (RunId, Vec<Action>) {
         self.next_durable += 1;
         let id = RunId(Uuid::from_u128(1_000_000 + self.next_durable));
         let mut request = ask("echo").request.header();
@@ -184,7 +207,7 @@ impl World {
             frame_bytes: 100,
             terms: run::Terms {
                 deadline: self.now + MINUTE,
-                retry: Arc::new(Policy::attempts(3)),
+                retry: Arc::new(policy),
                 uncounted_max: 2,
                 poison_max: 3,
             },
@@ -194,6 +217,7 @@ impl World {
             attempt: Attempt(u32::from(running.is_some())),
             counts: Counts::default(),
             running: running.is_some(),
+            began,
             holder: running,
             head: 2,
             bytes: 0,
@@ -201,7 +225,15 @@ impl World {
             replayed: None,
         };
         let adopted = Some(Box::new(adopted));
-        (id, self.apply(Event::Adopt { run: id, adopted }))
+        let again = false;
+        (
+            id,
+            self.apply(Event::Adopt {
+                run: id,
+                adopted,
+                again,
+            }),
+        )
     }
 
     pub(super) fn is_here(&self, run: RunId) -> bool {
@@ -355,12 +387,15 @@ fn a_cancel_is_a_row_first_and_whichever_is_decided_first_stands() {
     let actions = world.apply(cancel(run));
     assert_eq!(finished(&actions), Some(State::Cancelled));
     assert!(ends(&actions).is_empty());
-    // The reply crosses it: it changes nothing, and is acknowledged with the end.
+    // The reply crosses it: it changes nothing, and its call is ended as any other.
+    let delivery = world.held(slot).expect("it works");
     let actions = world.reply(slot);
     assert_eq!(writes(&actions), Vec::<&str>::new());
     let actions = world.stored(run);
-    assert_eq!((ends(&actions), acknowledged(&actions)), (vec![], Some(1)));
+    let ended = vec![(slot, End::Cancelled(delivery))];
+    assert_eq!((ends(&actions), acknowledged(&actions)), (ended, None));
 
+    let slot = world.attach(offer("echo", 2));
     let (run, _) = world.start("echo");
     world.stored(run);
     world.accept(slot);

@@ -100,7 +100,17 @@ fn a_run_whose_step_is_not_written_is_taken_in_as_it_is_on_disk() {
     assert!(actions.iter().any(reload));
     // It could not be read either: it is tried again.
     assert!(world.pass(SECOND).iter().any(reload));
-    world.apply(Event::Adopt { run, adopted: None });
+    let read = |again| Event::Adopt {
+        run,
+        adopted: None,
+        again,
+    };
+    world.apply(read(false));
+    assert!(
+        world.pass(SECOND).iter().any(reload),
+        "that was read before"
+    );
+    world.apply(read(true));
     assert!(!world.pass(SECOND).iter().any(reload));
 }
 

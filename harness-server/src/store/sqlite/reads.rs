@@ -153,13 +153,15 @@ pub(super) fn extent(connection: &Connection, run: RunId, attempt: Attempt) -> R
     connection
         .prepare_cached(
             "SELECT coalesce(sum(length(entry)), 0), \
-             coalesce(max(CASE WHEN attempt = ?2 THEN worker_seq END), 0) \
+             coalesce(max(CASE WHEN attempt = ?2 THEN worker_seq END), 0), \
+             min(CASE WHEN attempt = ?2 THEN time END) \
              FROM journal WHERE run_id = ?1",
         )?
         .query_row(params![run.0.as_bytes(), attempt.0], |row| {
             Ok(Extent {
                 bytes: number(row, 0)?,
                 worker_seq: number(row, 1)?,
+                began: row.get::<_, Option<i64>>(2)?.map(Stamp),
             })
         })
 }
