@@ -29,9 +29,6 @@ const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 /// Runs of a page: when nothing is said, and at most.
 const PAGE_RUNS: (u32, u32) = (100, 1000);
 
-/// About how many bytes of outcomes a page may hold.
-const PAGE_BYTES: usize = 1024 * 1024;
-
 /// Checks a StartRun.
 pub(super) fn admit(
     admission: &Admission,
@@ -125,26 +122,14 @@ pub(super) async fn list(
         })?),
     };
     let filter = filter(engine, &asked.namespace, asked.filter.unwrap_or_default())?;
-    // One more tells whether there is another page.
-    let mut found = engine.list_runs(filter, before, max + 1).await?;
-    let mut bytes = 0;
-    let fits = found.iter().take(max).take_while(|(_, last)| {
-        let first = bytes == 0;
-        bytes += last
-            .as_ref()
-            .map_or(1, |last| last.content.len().min(64 * 1024));
-        first || bytes <= PAGE_BYTES
-    });
-    let count = fits.count();
-    let more = found.len() > count;
-    found.truncate(count);
-    let last = found.last().map(|(record, _)| record.run.id.to_string());
-    let runs = found
-        .into_iter()
-        .map(|(record, last)| entries::record_to_proto(record, last.as_ref(), false));
+    let listed = engine.list_runs(filter, before, max).await?;
+    let last = listed.runs.last();
+    let last = last.map(|(record, _)| record.run.id.to_string());
+    let runs = listed.runs.into_iter();
+    let runs = runs.map(|(record, last)| entries::record_to_proto(record, last.as_ref()));
     Ok(relay::ListRunsResponse {
         runs: runs.collect(),
-        next_page_token: last.filter(|_| more).unwrap_or_default(),
+        next_page_token: last.filter(|_| listed.more).unwrap_or_default(),
     })
 }
 
@@ -188,7 +173,7 @@ pub(super) async fn find(
 /// A run with how it ended.
 pub(super) async fn told(engine: &Engine, record: Record) -> Result<relay::Run, Box<Failure>> {
     let last = engine.last_entry(&record).await?;
-    Ok(entries::record_to_proto(record, last.as_ref(), true))
+    Ok(entries::record_to_proto(record, last.as_ref()))
 }
 
 /// That a run that was there a moment ago is not any more.
