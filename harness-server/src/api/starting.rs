@@ -10,7 +10,7 @@ use harness_proto::relay;
 use crate::config::Limits;
 use crate::dispatch::Start;
 use crate::engine::Engine;
-use crate::envelope::{Code, Failure};
+use crate::envelope::{Code, Failure, JSON};
 use crate::ids::RunId;
 use crate::store::{Filter, Record};
 
@@ -56,6 +56,11 @@ pub(super) fn admit(
         options: Some(options.clone()),
     };
     let mut admitted = admission.admit_as(Wanted::Run(begins_in), ask, call)?;
+    // What is meant is written, so that whoever says it and whoever does not ask the same.
+    let media_type = &mut admitted.request.payload.content_type;
+    if media_type.is_empty() {
+        JSON.clone_into(media_type);
+    }
     admitted.request.durable = Some(asked.idempotency_key.into());
     options.trace = admitted.request.trace.as_ref().map(convert::trace_to_proto);
     let start = Start {
