@@ -273,6 +273,37 @@ fn a_run_that_waits_is_a_header_and_is_read_for_its_slot() {
 }
 
 #[test]
+fn a_run_that_cannot_be_read_does_not_hold_up_those_behind_it() {
+    let mut world = World::new();
+    let slot = world.attach(offer("echo", 1));
+    let (broken, _) = world.adopt(None);
+    let (sound, _) = world.adopt(None);
+    let read = |actions: &[Action]| {
+        actions.iter().find_map(|action| {
+            if let Action::Load { run, .. } = action {
+                Some(*run)
+            } else {
+                None
+            }
+        })
+    };
+    let loaded = None;
+    let actions = world.apply(Event::Loaded {
+        run: broken,
+        loaded,
+    });
+    assert_eq!(read(&actions), None, "nothing is read for a second");
+    let actions = world.pass(std::time::Duration::from_secs(1));
+    assert_eq!(read(&actions), Some(sound));
+    world.load(sound);
+    world.settled(sound);
+    assert_eq!(world.held(slot).map(|held| held.run), Some(sound));
+    for run in [sound, broken] {
+        world.end(run);
+    }
+}
+
+#[test]
 fn an_ask_goes_before_durable_runs_of_its_priority() {
     let mut world = World::new();
     let slot = world.attach(offer("echo", 1));
