@@ -4,6 +4,7 @@
 //! log into the file goes on beside it, on a thread of its own. Reads have connections of their own.
 
 mod checkpoints;
+mod place;
 mod queue;
 mod reads;
 mod steps;
@@ -24,10 +25,12 @@ use super::{
 };
 
 use checkpoints::Checkpoints;
+use place::Place;
 use queue::Queue;
 
-/// The file in the store's folder.
+/// The file in the store's folder, and its log.
 const FILE: &str = "harness.db";
+const LOG: &str = "harness.db-wal";
 
 /// What says that a harness uses the folder.
 const LOCK: &str = "harness.lock";
@@ -71,6 +74,9 @@ impl Sqlite {
                 StoreError::ReadOnly
             }
             std::io::ErrorKind::StorageFull => StoreError::Full,
+            std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+                StoreError::Failed("a file is in its place: name a folder".to_owned())
+            }
             _ => StoreError::Failed(error.to_string()),
         };
         std::fs::create_dir_all(folder).map_err(|error| told(&error))?;
@@ -86,10 +92,12 @@ impl Sqlite {
         let queue = Arc::new(Queue::default());
         let checkpoints = Arc::new(Checkpoints::default());
         let checkpointing = connect(&path, options)?;
+        let place = Place::of([path.clone(), folder.join(LOG), folder.join(LOCK)])
+            .map_err(|error| told(&error))?;
         let threads = vec![
             spawn("store-writer", {
                 let (queue, checkpoints) = (queue.clone(), checkpoints.clone());
-                move || writer::run(writing, &queue, &checkpoints)
+                move || writer::run(writing, &place, &queue, &checkpoints)
             })?,
             spawn("store-checkpoint", {
                 let checkpoints = checkpoints.clone();
