@@ -33,6 +33,19 @@ fn what_was_told_of_is_there_after_it_is_opened_again() {
 }
 
 #[test]
+fn a_store_that_is_closed_leaves_no_log_behind() {
+    for at in 1..=20 {
+        let folder = folder();
+        let store = Sqlite::open(folder.path()).expect("a store");
+        assert_eq!(write(&store, enqueue(&run(at), "asked")), Ok(Written::Done));
+        assert!(store.agents().expect("readable").is_empty());
+        drop(store);
+        let log = folder.path().join("harness.db-wal");
+        assert!(!log.exists(), "the log is in the file");
+    }
+}
+
+#[test]
 fn a_folder_has_one_harness_at_a_time() {
     let folder = folder();
     let store = Sqlite::open(folder.path()).expect("a store");

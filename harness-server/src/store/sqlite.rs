@@ -46,6 +46,7 @@ pub struct Sqlite {
     path: PathBuf,
     queue: Arc<Queue>,
     checkpoints: Arc<Checkpoints>,
+    /// The one that writes, and then the others.
     threads: Mutex<Vec<JoinHandle<()>>>,
     readers: Mutex<Vec<Connection>>,
     /// Held as long as the store is open.
@@ -114,6 +115,15 @@ impl Sqlite {
         })
     }
 
+    /// Waits for the end of all threads but the first so many.
+    fn join(&self, but: usize) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let but = but.min(threads.len());
+        for thread in threads.drain(but..) {
+            thread.join().expect("a thread of the store must not panic");
+        }
+    }
+
     /// Asks over a connection for reading.
     fn read<T>(
         &self,
@@ -180,12 +190,15 @@ impl Store for Sqlite {
     }
 
     fn close(&self) {
-        self.queue.close();
+        // The last connection to close moves the log into the file, if it is one that writes and no
+        // other closes beside it.
         self.checkpoints.stop();
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for thread in threads.drain(..) {
-            thread.join().expect("a thread of the store must not panic");
-        }
+        self.join(1);
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.clear();
+        drop(readers);
+        self.queue.close();
+        self.join(0);
     }
 }
 
