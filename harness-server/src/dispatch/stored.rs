@@ -52,7 +52,7 @@ pub struct Adopted {
     pub holder: Option<Holder>,
     /// The number of the newest entry of its journal.
     pub head: u64,
-    /// What its journal holds, in bytes.
+    /// What its journal holds of workers' entries, in bytes.
     pub bytes: u64,
     /// The last number the attempt's worker gave.
     pub worker_seq: u64,

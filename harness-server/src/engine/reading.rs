@@ -266,7 +266,7 @@ impl Engine {
                 Box::new(move |outcome| drop(told.send(outcome))),
             );
             match forgotten.await {
-                Ok(Ok(Written::Forgotten(count))) if count == max => {}
+                Ok(Ok(Written::Forgotten(count))) if count > 0 => {}
                 Ok(_) | Err(_) => return,
             }
         }

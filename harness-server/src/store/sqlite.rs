@@ -219,6 +219,11 @@ pub fn read_file(
     take: impl FnMut(RunId, Entry) -> bool,
 ) -> Result<(), StoreError> {
     let connection = read_only(path)?;
+    match reads::holds_journals(&connection) {
+        Ok(true) => {}
+        Ok(false) => return Err(StoreError::Failed("it holds no journal".to_owned())),
+        Err(error) => return Err(failed(&error)),
+    }
     reads::all(&connection, run, take).map_err(|error| failed(&error))
 }
 
@@ -268,6 +273,13 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
             rusqlite_migration::Error::MigrationDefinition(
                 MigrationDefinitionError::DatabaseTooFarAhead,
             ) => StoreError::NewerSchema,
+            // Its text would be the whole of our SQL.
+            rusqlite_migration::Error::RusqliteError {
+                err: rusqlite::Error::SqlInputError { .. },
+                ..
+            } => StoreError::Failed(format!(
+                "{FILE} holds the tables of something else: start with another folder"
+            )),
             rusqlite_migration::Error::RusqliteError { err, .. } => failed(&err),
             other => StoreError::Failed(other.to_string()),
         })
