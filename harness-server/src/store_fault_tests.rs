@@ -46,6 +46,25 @@ fn a_store_that_is_closed_leaves_no_log_behind() {
 }
 
 #[test]
+fn whoever_is_told_of_a_step_may_be_the_last_to_hold_the_store() {
+    let folder = folder();
+    let store = Arc::new(Sqlite::open(folder.path()).expect("a store"));
+    let (done, told) = std::sync::mpsc::channel();
+    let (let_go, free) = std::sync::mpsc::channel::<()>();
+    let last = store.clone();
+    let tell: Done = Box::new(move |_| {
+        free.recv().expect("the test lets go first");
+        drop(last);
+        done.send(()).expect("the test waits");
+    });
+    store.write(enqueue(&run(1), "asked"), tell);
+    drop(store);
+    let_go.send(()).expect("it waits");
+    told.recv()
+        .expect("the thread that writes has not panicked");
+}
+
+#[test]
 fn a_folder_has_one_harness_at_a_time() {
     let folder = folder();
     let store = Sqlite::open(folder.path()).expect("a store");
