@@ -1,27 +1,22 @@
 //! StartRun and ListRuns: what a caller may say, and what it is told.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 
 use harness_proto::relay;
 
-use crate::config::Limits;
 use crate::dispatch::Start;
 use crate::engine::Engine;
 use crate::envelope::{Code, Failure, JSON};
 use crate::ids::RunId;
 use crate::store::{Filter, Record};
 
-use super::admission::{Admission, Admitted, Ask, Call, Wanted, refused};
+use super::admission::{Admission, Admitted, Ask, Call, Wanted, check_labels, refused};
 use super::{convert, entries};
 
 /// Longest idempotency key, in bytes.
 const KEY_BYTES: usize = 256;
-
-/// Longest key or value of a label, in bytes.
-const LABEL_BYTES: usize = 1024;
 
 /// How far ahead a run may be started.
 const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -82,27 +77,6 @@ fn begins_in(
         .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default()))
         .filter(|ahead| *ahead <= AHEAD_MAX)
         .ok_or_else(|| refused("start_time must be an instant at most 366 days ahead"))
-}
-
-fn check_labels(
-    field: &str,
-    labels: &HashMap<String, String>,
-    limits: &Limits,
-) -> Result<(), Box<Failure>> {
-    if labels.len() > limits.labels {
-        return Err(refused(format!(
-            "{field} has {} pairs, the limit is {}",
-            labels.len(),
-            limits.labels
-        )));
-    }
-    let longest = |(key, value): (&String, &String)| key.len().max(value.len());
-    if labels.iter().map(longest).any(|bytes| bytes > LABEL_BYTES) {
-        return Err(refused(format!(
-            "{field} has a key or a value of more than {LABEL_BYTES} bytes"
-        )));
-    }
-    Ok(())
 }
 
 /// A page of runs.
