@@ -303,7 +303,7 @@ impl Core {
         adopted: Option<Box<Adopted>>,
         actions: &mut Vec<Action>,
     ) {
-        self.adrift.remove(&id);
+        let was_adrift = self.adrift.remove(&id);
         let Some(adopted) = adopted else {
             return;
         };
@@ -337,7 +337,10 @@ impl Core {
         if adopted.running {
             self.restarted += 1;
             let spread = RESTART_SPREAD * self.restarted;
-            let message = "the harness was started anew and its worker did not come back in time";
+            let message = match was_adrift {
+                true => "the store failed and its worker did not come back in time",
+                false => "the harness was started anew and its worker did not come back in time",
+            };
             let away = Away {
                 until: now + self.limits.reattach_window + spread,
                 cause: Cause::Restarted,

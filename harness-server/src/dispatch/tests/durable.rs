@@ -177,6 +177,12 @@ impl World {
     pub(super) fn adopt(&mut self, running: Option<Holder>) -> (RunId, Vec<Action>) {
         self.next_durable += 1;
         let id = RunId(Uuid::from_u128(1_000_000 + self.next_durable));
+        let actions = self.adopt_as(id, running);
+        (id, actions)
+    }
+
+    /// Takes in a run that was read.
+    pub(super) fn adopt_as(&mut self, id: RunId, running: Option<Holder>) -> Vec<Action> {
         let mut request = ask("echo").request.header();
         request.durable = Some("".into());
         let adopted = Adopted {
@@ -201,7 +207,7 @@ impl World {
             replayed: None,
         };
         let adopted = Some(Box::new(adopted));
-        (id, self.apply(Event::Adopt { run: id, adopted }))
+        self.apply(Event::Adopt { run: id, adopted })
     }
 
     pub(super) fn is_here(&self, run: RunId) -> bool {
