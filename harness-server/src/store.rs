@@ -185,7 +185,7 @@ pub enum Step {
     Forget {
         /// The instant.
         before: Stamp,
-        /// Runs at most.
+        /// Runs at most; fewer at once where their journals are long.
         max: usize,
     },
     /// Nothing: it is done once everything before it is.
@@ -212,7 +212,10 @@ pub enum StoreError {
     #[error("the disk or the store's quota is full")]
     Full,
     /// It cannot be written.
-    #[error("the store cannot be written: its file or file system is read-only")]
+    #[error(
+        "the store cannot be written: its folder or file system is read-only, or belongs to \
+         another user"
+    )]
     ReadOnly,
     /// What is in the file is no store.
     #[error("the store's file is corrupt: restore it from a backup, or start with another folder")]
@@ -265,7 +268,7 @@ pub struct Record {
 /// What a journal holds of an attempt and in all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extent {
-    /// The bytes of its entries.
+    /// The bytes of its workers' entries.
     pub bytes: u64,
     /// The last number its newest attempt's worker gave.
     pub worker_seq: u64,

@@ -167,7 +167,8 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
     assert_eq!(record.replayed.as_deref(), Some("v1"));
     assert_eq!(record.run, run);
     let extent = store.extent(run.id, Attempt(1)).expect("readable");
-    assert_eq!((extent.worker_seq, extent.bytes), (2, 26));
+    let written = "step".len() + "output".len();
+    assert_eq!((extent.worker_seq, extent.bytes), (2, written as u64));
     let journal = store.journal(run.id, 1, 99, usize::MAX).expect("readable");
     let mut first = journal.entries.iter().filter(|it| it.attempt == Attempt(1));
     assert_eq!(extent.began, first.next().map(|entry| entry.time));
@@ -286,6 +287,13 @@ fn a_journal_is_read_in_pieces(store: &dyn Store) {
     assert_eq!(read(1, 10, 12), (vec![1, 2], 4));
     assert_eq!(read(2, 10, 1), (vec![2], 4), "one at least");
     assert_eq!(read(5, 10, 1000), (vec![], 4));
+    for beyond in [u64::MAX, i64::MAX as u64 + 1] {
+        let page = store.journal(run.id, beyond, 10, 1000).expect("readable");
+        assert!(
+            page.entries.is_empty() && page.head > 0,
+            "{beyond}: {page:?}"
+        );
+    }
     let nobody = store.journal(RunId(Uuid::nil()), 1, 10, 1000);
     assert_eq!(nobody, Ok(Page::default()));
 }
@@ -369,6 +377,7 @@ fn what_ended_long_ago_is_forgotten_in_batches(store: &dyn Store) {
     assert_eq!(forget(hour, 2), Ok(Written::Forgotten(2)));
     assert_eq!(forget(hour, 2), Ok(Written::Forgotten(1)));
     assert_eq!(store.get(runs[0].id), Ok(None));
+    assert_eq!(forget(hour, 2), Ok(Written::Forgotten(0)));
     let gone = store.journal(runs[0].id, 1, 10, 1000).expect("readable");
     assert_eq!((gone.entries.len(), gone.head), (0, 0));
     assert!(store.get(runs[3].id).expect("readable").is_some());

@@ -18,7 +18,7 @@ use crate::ids::{AgentKey, Delivery, is_valid_name};
 use crate::retry::{ATTEMPTS_MAX, Policy};
 use crate::run::Terms;
 
-use super::convert::CONTENT_TYPE_BYTES;
+use super::convert::{CONTENT_TYPE_BYTES, TYPE_BYTES};
 use super::hang_ups::HangUps;
 use super::router::Arrival;
 use super::turns::Turns;
@@ -42,6 +42,12 @@ const TRACESTATE_BYTES: usize = 512;
 
 /// Priorities a caller may give.
 const PRIORITIES: std::ops::RangeInclusive<i32> = -100..=100;
+
+/// Longest key or value of a label, in bytes.
+const LABEL_BYTES: usize = 1024;
+
+/// Types of errors that a policy may name.
+const TYPES_MAX: usize = 64;
 
 /// The longest back-off a policy may name.
 const BACKOFF_MAX: Duration = Duration::from_secs(24 * 60 * 60);
@@ -277,19 +283,35 @@ fn placing(options: &relay::RunOptions, limits: &Limits) -> Result<Placing, Box<
             options.priority
         )));
     }
-    if options.selector.len() > limits.labels {
-        return Err(refused(format!(
-            "options.selector has {} pairs, the limit is {}",
-            options.selector.len(),
-            limits.labels
-        )));
-    }
+    check_labels("options.selector", &options.selector, limits)?;
     Ok(Placing {
         selector: options.selector.clone().into_iter().collect(),
         priority: options.priority,
         wait_for_agent: options.wait_for_agent,
         paced: false,
     })
+}
+
+/// Checks labels, or what labels are to be.
+pub(super) fn check_labels(
+    field: &str,
+    labels: &HashMap<String, String>,
+    limits: &Limits,
+) -> Result<(), Box<Failure>> {
+    if labels.len() > limits.labels {
+        return Err(refused(format!(
+            "{field} has {} pairs, the limit is {}",
+            labels.len(),
+            limits.labels
+        )));
+    }
+    let longest = |(key, value): (&String, &String)| key.len().max(value.len());
+    if labels.iter().map(longest).any(|bytes| bytes > LABEL_BYTES) {
+        return Err(refused(format!(
+            "{field} has a key or a value of more than {LABEL_BYTES} bytes"
+        )));
+    }
+    Ok(())
 }
 
 pub(super) fn policy_from_proto(
@@ -326,6 +348,13 @@ pub(super) fn policy_from_proto(
             )));
         }
     };
+    let types = &policy.non_retryable_types;
+    if types.len() > TYPES_MAX || types.iter().any(|kind| kind.len() > TYPE_BYTES) {
+        return Err(refused(format!(
+            "options.retry_policy.non_retryable_types may have {TYPES_MAX} types of {TYPE_BYTES} \
+             bytes"
+        )));
+    }
     Ok(Policy {
         attempt_timeout: duration("attempt_timeout", &policy.attempt_timeout)?,
         initial_backoff: duration("initial_backoff", &policy.initial_backoff)?

@@ -20,7 +20,7 @@ const CAUSES_TAKEN: usize = 16;
 const ERROR_BYTES: usize = 64 * 1024;
 
 /// What the type of one level may have, in bytes.
-const TYPE_BYTES: usize = 256;
+pub(super) const TYPE_BYTES: usize = 256;
 
 pub(super) fn payload_from_proto(payload: relay::Payload) -> Payload {
     Payload {

@@ -138,22 +138,14 @@ pub(super) fn run_to_proto(engine: &Engine, id: RunId, view: RunView) -> relay::
     }
 }
 
-/// A durable run, with what its last entry says of its end; a value's bytes only where they are
-/// wanted.
-pub(super) fn record_to_proto(record: Record, last: Option<&Entry>, whole: bool) -> relay::Run {
+/// A durable run, with what its last entry says of its end.
+pub(super) fn record_to_proto(record: Record, last: Option<&Entry>) -> relay::Run {
     let run = record.run;
     let ended = last.and_then(|last| relay::Entry::decode(last.content.clone()).ok());
     let outcome = match ended.and_then(|entry| entry.kind) {
         Some(relay::entry::Kind::RunEnded(ended)) => ended.outcome,
         _ => None,
     };
-    let outcome = outcome.map(|mut outcome| {
-        if let (false, Some(relay::outcome::Outcome::Value(value))) = (whole, &mut outcome.outcome)
-        {
-            value.data = Bytes::new();
-        }
-        outcome
-    });
     let options = relay::RunOptions::decode(run.options).unwrap_or_default();
     relay::Run {
         run_id: run.id.to_string(),

@@ -79,6 +79,26 @@ impl Records for WireRecords {
         Some(request(record, &options(record), payload))
     }
 
+    fn without_value(&self, run_ended: Bytes) -> Bytes {
+        let entry = v1::Entry::decode(run_ended.clone()).ok();
+        let Some(Kind::RunEnded(ended)) = entry.and_then(|entry| entry.kind) else {
+            return run_ended;
+        };
+        let Some(v1::outcome::Outcome::Value(value)) = ended.outcome.and_then(|it| it.outcome)
+        else {
+            return run_ended;
+        };
+        let value = v1::Payload {
+            content_type: value.content_type,
+            data: Bytes::new(),
+        };
+        let outcome = Some(v1::Outcome {
+            outcome: Some(v1::outcome::Outcome::Value(value)),
+        });
+        let kind = Some(Kind::RunEnded(v1::RunEnded { outcome }));
+        v1::Entry { kind }.encode_to_vec().into()
+    }
+
     fn is_replayed(&self, entry: &[u8]) -> bool {
         let entry = v1::Entry::decode(entry).ok();
         let kind = entry.and_then(|entry| entry.kind);

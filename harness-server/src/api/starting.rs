@@ -1,36 +1,28 @@
 //! StartRun and ListRuns: what a caller may say, and what it is told.
 
-use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use prost::Message;
 
 use harness_proto::relay;
 
-use crate::config::Limits;
 use crate::dispatch::Start;
 use crate::engine::Engine;
-use crate::envelope::{Code, Failure};
+use crate::envelope::{Code, Failure, JSON};
 use crate::ids::RunId;
 use crate::store::{Filter, Record};
 
-use super::admission::{Admission, Admitted, Ask, Call, Wanted, refused};
+use super::admission::{Admission, Admitted, Ask, Call, Wanted, check_labels, refused};
 use super::{convert, entries};
 
 /// Longest idempotency key, in bytes.
 const KEY_BYTES: usize = 256;
-
-/// Longest key or value of a label, in bytes.
-const LABEL_BYTES: usize = 1024;
 
 /// How far ahead a run may be started.
 const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 /// Runs of a page: when nothing is said, and at most.
 const PAGE_RUNS: (u32, u32) = (100, 1000);
-
-/// About how many bytes of outcomes a page may hold.
-const PAGE_BYTES: usize = 1024 * 1024;
 
 /// Checks a StartRun.
 pub(super) fn admit(
@@ -59,6 +51,11 @@ pub(super) fn admit(
         options: Some(options.clone()),
     };
     let mut admitted = admission.admit_as(Wanted::Run(begins_in), ask, call)?;
+    // What is meant is written, so that whoever says it and whoever does not ask the same.
+    let media_type = &mut admitted.request.payload.content_type;
+    if media_type.is_empty() {
+        JSON.clone_into(media_type);
+    }
     admitted.request.durable = Some(asked.idempotency_key.into());
     options.trace = admitted.request.trace.as_ref().map(convert::trace_to_proto);
     let start = Start {
@@ -80,27 +77,6 @@ fn begins_in(
         .map(|micros| Duration::from_micros(u64::try_from(micros).unwrap_or_default()))
         .filter(|ahead| *ahead <= AHEAD_MAX)
         .ok_or_else(|| refused("start_time must be an instant at most 366 days ahead"))
-}
-
-fn check_labels(
-    field: &str,
-    labels: &HashMap<String, String>,
-    limits: &Limits,
-) -> Result<(), Box<Failure>> {
-    if labels.len() > limits.labels {
-        return Err(refused(format!(
-            "{field} has {} pairs, the limit is {}",
-            labels.len(),
-            limits.labels
-        )));
-    }
-    let longest = |(key, value): (&String, &String)| key.len().max(value.len());
-    if labels.iter().map(longest).any(|bytes| bytes > LABEL_BYTES) {
-        return Err(refused(format!(
-            "{field} has a key or a value of more than {LABEL_BYTES} bytes"
-        )));
-    }
-    Ok(())
 }
 
 /// A page of runs.
@@ -125,26 +101,14 @@ pub(super) async fn list(
         })?),
     };
     let filter = filter(engine, &asked.namespace, asked.filter.unwrap_or_default())?;
-    // One more tells whether there is another page.
-    let mut found = engine.list_runs(filter, before, max + 1).await?;
-    let mut bytes = 0;
-    let fits = found.iter().take(max).take_while(|(_, last)| {
-        let first = bytes == 0;
-        bytes += last
-            .as_ref()
-            .map_or(1, |last| last.content.len().min(64 * 1024));
-        first || bytes <= PAGE_BYTES
-    });
-    let count = fits.count();
-    let more = found.len() > count;
-    found.truncate(count);
-    let last = found.last().map(|(record, _)| record.run.id.to_string());
-    let runs = found
-        .into_iter()
-        .map(|(record, last)| entries::record_to_proto(record, last.as_ref(), false));
+    let listed = engine.list_runs(filter, before, max).await?;
+    let last = listed.runs.last();
+    let last = last.map(|(record, _)| record.run.id.to_string());
+    let runs = listed.runs.into_iter();
+    let runs = runs.map(|(record, last)| entries::record_to_proto(record, last.as_ref()));
     Ok(relay::ListRunsResponse {
         runs: runs.collect(),
-        next_page_token: last.filter(|_| more).unwrap_or_default(),
+        next_page_token: last.filter(|_| listed.more).unwrap_or_default(),
     })
 }
 
@@ -188,7 +152,7 @@ pub(super) async fn find(
 /// A run with how it ended.
 pub(super) async fn told(engine: &Engine, record: Record) -> Result<relay::Run, Box<Failure>> {
     let last = engine.last_entry(&record).await?;
-    Ok(entries::record_to_proto(record, last.as_ref(), true))
+    Ok(entries::record_to_proto(record, last.as_ref()))
 }
 
 /// That a run that was there a moment ago is not any more.

@@ -56,7 +56,8 @@ struct Get {
 /// Ask for a run to be stopped
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints the run as it is then. Whichever of the cancel and the reply is on disk first is how it ended.")]
+Prints the run as it is then. Whichever of the cancel and the reply is on disk first
+is how it ended.")]
 struct Cancel {
     #[command(flatten)]
     run: Named,

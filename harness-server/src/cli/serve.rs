@@ -15,8 +15,9 @@ use crate::shutdown::Stops;
 /// Run a harness until Ctrl-C or SIGTERM
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A second signal ends it at once. SIGHUP reads the configuration file again and adds, resizes, changes
-and removes pools, while requests go on; the rest of the file is read at the start only. Each address is told on standard error once it is listened on.
+A second signal ends it at once. SIGHUP reads the configuration file again and adds, resizes,
+changes and removes pools, while requests go on; the rest of the file is read at the start only.
+Each address is told on standard error once it is listened on.
 A flag wins over the configuration file; README.md tells what the file can say.
 
 Examples:

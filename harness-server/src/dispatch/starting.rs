@@ -252,6 +252,11 @@ impl Core {
             None => {
                 self.reads_pause_until = Some(now + READ_RETRY);
                 self.wake_for_store(now);
+                // If nothing but this one cannot be read, those behind it must not wait for it.
+                let last = self.next_order();
+                if let Some(entry) = self.runs.get_mut(&id) {
+                    entry.order.1 = last;
+                }
                 self.queue_durable(id);
                 self.give_up_slot(now, id, Some(slot), actions);
             }

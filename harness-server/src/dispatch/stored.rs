@@ -54,7 +54,7 @@ pub struct Adopted {
     pub holder: Option<Holder>,
     /// The number of the newest entry of its journal.
     pub head: u64,
-    /// What its journal holds, in bytes.
+    /// What its journal holds of workers' entries, in bytes.
     pub bytes: u64,
     /// The last number the attempt's worker gave.
     pub worker_seq: u64,
@@ -313,7 +313,7 @@ impl Core {
         if self.adrift.contains(&id) && !again {
             return;
         }
-        self.adrift.remove(&id);
+        let was_adrift = self.adrift.remove(&id);
         let Some(adopted) = adopted else {
             return;
         };
@@ -347,7 +347,10 @@ impl Core {
         if adopted.running {
             self.restarted += 1;
             let spread = RESTART_SPREAD * self.restarted;
-            let message = "the harness was started anew and its worker did not come back in time";
+            let message = match was_adrift {
+                true => "the store failed and its worker did not come back in time",
+                false => "the harness was started anew and its worker did not come back in time",
+            };
             let away = Away {
                 until: now + self.limits.reattach_window + spread,
                 cause: Cause::Restarted,

@@ -10,7 +10,7 @@ use crate::envelope::{Code, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, WorkerId};
 use crate::run::Terms;
 use crate::slot::{End, Refusal};
-use crate::store::{Entry, Filter, Holder, Page, Record, State, StoreError};
+use crate::store::{Entry, Holder, Page, Record, State, StoreError};
 
 use super::Engine;
 use super::storing::{Storage, unavailable};
@@ -84,34 +84,6 @@ impl Engine {
             storage.store().journal(run, seq, 1, usize::MAX)
         });
         Ok(read.await.map_err(told)?.entries.into_iter().next())
-    }
-
-    /// Runs as asked, and what each that has ended ended with.
-    ///
-    /// # Errors
-    /// The store cannot be read, or there is none.
-    pub async fn list_runs(
-        &self,
-        filter: Filter,
-        before: Option<RunId>,
-        max: usize,
-    ) -> Result<Vec<(Record, Option<Entry>)>, Box<Failure>> {
-        let storage = self.storage("ListRuns")?;
-        let read = self.reading(storage, move |_, storage| {
-            let records = storage.store().list(&filter, before, max)?;
-            let with_end = |record: Record| {
-                let ended = match record.ended {
-                    Some((_, seq)) => {
-                        let page = storage.store().journal(record.run.id, seq, 1, usize::MAX)?;
-                        page.entries.into_iter().next()
-                    }
-                    None => None,
-                };
-                Ok((record, ended))
-            };
-            records.into_iter().map(with_end).collect()
-        });
-        read.await.map_err(told)
     }
 
     /// Asks for a durable run to be stopped; answered once how it ended is on disk.
@@ -242,7 +214,7 @@ impl Engine {
         self.storage(rpc).map(drop)
     }
 
-    fn storage(&self, rpc: &str) -> Result<&Arc<Storage>, Box<Failure>> {
+    pub(super) fn storage(&self, rpc: &str) -> Result<&Arc<Storage>, Box<Failure>> {
         self.0.storage.as_ref().ok_or_else(|| {
             let message = format!(
                 "{rpc} needs a store and this harness has none: start it with --data DIR, where it \
@@ -253,7 +225,7 @@ impl Engine {
     }
 }
 
-fn told(error: StoreError) -> Box<Failure> {
+pub(super) fn told(error: StoreError) -> Box<Failure> {
     Box::new(unavailable(&error))
 }
 

@@ -110,9 +110,11 @@ impl Engine {
         }
     }
 
+    /// Takes in every run that has not ended, whenever it says that it was made: the wall clock may
+    /// have been set back since. One that is here already is left alone, and of one that has ended
+    /// since it was read nothing can be written any more.
     async fn restore(&self, storage: &Arc<Storage>) {
         let began = Instant::now();
-        let born = self.stamp(self.started());
         let mut after = None;
         let mut count = 0;
         self.restore_agents(storage).await;
@@ -123,8 +125,6 @@ impl Engine {
                     let last = records.last().map(|record| record.run.id);
                     let adopted: Result<Vec<_>, StoreError> = records
                         .into_iter()
-                        // Those that were made since are known.
-                        .filter(|record| record.run.created < born)
                         .map(|record| {
                             let run = record.run.id;
                             Ok((run, engine.adopted(storage, record)?))
@@ -276,7 +276,7 @@ impl Engine {
                 Box::new(move |outcome| drop(told.send(outcome))),
             );
             match forgotten.await {
-                Ok(Ok(Written::Forgotten(count))) if count == max => {}
+                Ok(Ok(Written::Forgotten(count))) if count > 0 => {}
                 Ok(_) | Err(_) => return,
             }
         }

@@ -37,6 +37,9 @@ pub trait Records: Send + Sync + 'static {
     /// The request of a run whose first entry is `run_started`; none when that is none.
     fn request(&self, record: &Record, run_started: &[u8]) -> Option<Request>;
 
+    /// A `run_ended` without the bytes of its value.
+    fn without_value(&self, run_ended: Bytes) -> Bytes;
+
     /// Whether an entry of a worker goes with the next request of its run.
     fn is_replayed(&self, entry: &[u8]) -> bool;
 }

@@ -114,7 +114,9 @@ impl Store for Memory {
         let entries = kept.runs.get(&run).map(|row| &*row.journal);
         let mut extent = Extent::default();
         for entry in entries.unwrap_or_default() {
-            extent.bytes += entry.content.len() as u64;
+            if entry.worker_seq > 0 {
+                extent.bytes += entry.content.len() as u64;
+            }
             if entry.attempt == attempt {
                 extent.worker_seq = extent.worker_seq.max(entry.worker_seq);
                 let before = extent.began.is_some_and(|began| began <= entry.time);

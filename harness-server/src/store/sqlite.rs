@@ -4,6 +4,7 @@
 //! log into the file goes on beside it, on a thread of its own. Reads have connections of their own.
 
 mod checkpoints;
+mod place;
 mod queue;
 mod reads;
 mod steps;
@@ -24,10 +25,12 @@ use super::{
 };
 
 use checkpoints::Checkpoints;
+use place::Place;
 use queue::Queue;
 
-/// The file in the store's folder.
+/// The file in the store's folder, and its log.
 const FILE: &str = "harness.db";
+const LOG: &str = "harness.db-wal";
 
 /// What says that a harness uses the folder.
 const LOCK: &str = "harness.lock";
@@ -43,6 +46,7 @@ pub struct Sqlite {
     path: PathBuf,
     queue: Arc<Queue>,
     checkpoints: Arc<Checkpoints>,
+    /// The one that writes, and then the others.
     threads: Mutex<Vec<JoinHandle<()>>>,
     readers: Mutex<Vec<Connection>>,
     /// Held as long as the store is open.
@@ -71,6 +75,9 @@ impl Sqlite {
                 StoreError::ReadOnly
             }
             std::io::ErrorKind::StorageFull => StoreError::Full,
+            std::io::ErrorKind::AlreadyExists | std::io::ErrorKind::NotADirectory => {
+                StoreError::Failed("a file is in its place: name a folder".to_owned())
+            }
             _ => StoreError::Failed(error.to_string()),
         };
         std::fs::create_dir_all(folder).map_err(|error| told(&error))?;
@@ -86,10 +93,12 @@ impl Sqlite {
         let queue = Arc::new(Queue::default());
         let checkpoints = Arc::new(Checkpoints::default());
         let checkpointing = connect(&path, options)?;
+        let place = Place::of([path.clone(), folder.join(LOG), folder.join(LOCK)])
+            .map_err(|error| told(&error))?;
         let threads = vec![
             spawn("store-writer", {
                 let (queue, checkpoints) = (queue.clone(), checkpoints.clone());
-                move || writer::run(writing, &queue, &checkpoints)
+                move || writer::run(writing, &place, &queue, &checkpoints)
             })?,
             spawn("store-checkpoint", {
                 let checkpoints = checkpoints.clone();
@@ -104,6 +113,18 @@ impl Sqlite {
             readers: Mutex::default(),
             _lock: lock,
         })
+    }
+
+    /// Waits for the end of all threads but the first so many.
+    fn join(&self, but: usize) {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let but = but.min(threads.len());
+        for thread in threads.drain(but..) {
+            // What is told of a step may be the last to hold the store, on the thread that writes.
+            if thread.thread().id() != thread::current().id() {
+                thread.join().expect("a thread of the store must not panic");
+            }
+        }
     }
 
     /// Asks over a connection for reading.
@@ -172,12 +193,15 @@ impl Store for Sqlite {
     }
 
     fn close(&self) {
-        self.queue.close();
+        // The last connection to close moves the log into the file, if it is one that writes and no
+        // other closes beside it.
         self.checkpoints.stop();
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for thread in threads.drain(..) {
-            thread.join().expect("a thread of the store must not panic");
-        }
+        self.join(1);
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        readers.clear();
+        drop(readers);
+        self.queue.close();
+        self.join(0);
     }
 }
 
@@ -198,6 +222,11 @@ pub fn read_file(
     take: impl FnMut(RunId, Entry) -> bool,
 ) -> Result<(), StoreError> {
     let connection = read_only(path)?;
+    match reads::holds_journals(&connection) {
+        Ok(true) => {}
+        Ok(false) => return Err(StoreError::Failed("it holds no journal".to_owned())),
+        Err(error) => return Err(failed(&error)),
+    }
     reads::all(&connection, run, take).map_err(|error| failed(&error))
 }
 
@@ -247,6 +276,13 @@ fn migrate(connection: &mut Connection) -> Result<(), StoreError> {
             rusqlite_migration::Error::MigrationDefinition(
                 MigrationDefinitionError::DatabaseTooFarAhead,
             ) => StoreError::NewerSchema,
+            // Its text would be the whole of our SQL.
+            rusqlite_migration::Error::RusqliteError {
+                err: rusqlite::Error::SqlInputError { .. },
+                ..
+            } => StoreError::Failed(format!(
+                "{FILE} holds the tables of something else: start with another folder"
+            )),
             rusqlite_migration::Error::RusqliteError { err, .. } => failed(&err),
             other => StoreError::Failed(other.to_string()),
         })

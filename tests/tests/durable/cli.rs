@@ -94,6 +94,29 @@ fn a_run_that_waits_is_cancelled() {
 }
 
 #[test]
+fn a_file_without_what_is_asked_for_is_told_in_words() {
+    let data = TempDir::new().expect("a folder of its own");
+    let harness = serve(&data);
+    let run = "0190f5b2-6f0e-7c0b-9d3a-2f1f6f1c9a10";
+    let folder = data.path().display().to_string();
+    let at = |name: &str| data.path().join(name).display().to_string();
+    let cases = [
+        (folder, "it is a folder: name a file in it"),
+        (at("none.db"), "No such file"),
+        (at("harness.lock"), "it holds no journal"),
+        (at("harness.db"), "it holds no journal of run"),
+    ];
+    for (file, why) in cases {
+        let told = harness.cli(["run", "journal", run, "--file", &file]);
+        assert_eq!(told.code, Some(1), "{told}");
+        assert!(
+            told.stderr.contains(&file) && told.stderr.contains(why),
+            "{told}"
+        );
+    }
+}
+
+#[test]
 fn without_a_data_folder_it_says_what_to_do() {
     let harness = Harness::start();
     let told = harness.cli(["run", "start", "echo", "1"]);

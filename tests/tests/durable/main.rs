@@ -3,6 +3,7 @@
 mod agent_loops;
 mod cli;
 mod crash;
+mod hostile;
 mod journal_file;
 mod python;
 mod restarts;

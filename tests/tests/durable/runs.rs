@@ -88,7 +88,15 @@ async fn a_durable_run_goes_from_its_start_to_its_journal() {
     let Some(entry::Kind::RunStarted(asked)) = kind_of(&entries[0]) else {
         panic!("{entries:?}")
     };
-    assert_eq!(asked.request, Some(payload("\"hi\"")));
+    assert_eq!(asked.request, Some(said("\"hi\"")));
+}
+
+/// A payload whose media type is said: what is meant is written.
+fn said(json: &str) -> v1::Payload {
+    v1::Payload {
+        content_type: "application/json".to_owned(),
+        ..payload(json)
+    }
 }
 
 #[tokio::test]
@@ -148,11 +156,7 @@ async fn a_run_waits_for_its_worker_and_its_start() {
     for run in [run, later] {
         let request = slot.request().await;
         assert_eq!(request.run_id, run.run_id);
-        assert_eq!(
-            request.payload,
-            Some(payload("\"hi\"")),
-            "read from the disk"
-        );
+        assert_eq!(request.payload, Some(said("\"hi\"")), "read from the disk");
         assert_eq!(request.metadata["who"], "me");
         slot.reply(&request, "1").await;
         journal(&channel, &run.run_id, SOON).await;

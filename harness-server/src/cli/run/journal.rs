@@ -1,5 +1,6 @@
 //! `harness run journal`: what a journal holds now, a harness's or one in a file.
 
+use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -16,8 +17,8 @@ use crate::cli::{PATIENCE, Server};
 /// Print what a run's journal holds now
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --file it reads a file instead of asking a harness: harness.db of its data folder, or one that an SDK
-wrote. Without a run it prints all of them. The file may be in use.
+With --file it reads a file instead of asking a harness: harness.db of its data folder, or one that
+an SDK wrote. Without a run it prints all of them. The file may be in use.
 
 Examples:
   harness run journal 0190f5b2-6f0e-7c0b-9d3a-2f1f6f1c9a10
@@ -65,8 +66,17 @@ impl Journal {
                 })?))
             }
         };
+        let cannot = |why: io::Error| CliError::io(format!("cannot read {}", file.display()), why);
+        // What the store would say of these does not tell them apart.
+        let found = file.metadata().map_err(cannot)?;
+        if found.is_dir() {
+            let why = "it is a folder: name a file in it, such as harness.db";
+            return Err(cannot(io::Error::new(ErrorKind::IsADirectory, why)));
+        }
+        let mut is_there = false;
         let mut failed = None;
         let read = store::read_file(file, run, |id, entry| {
+            is_there = true;
             let at = Entry::of_stored(entry.seq, entry.attempt.0, time(entry.time), &entry.content);
             let run_id = id.to_string();
             let shown = run.is_none().then_some(run_id.as_str());
@@ -78,10 +88,14 @@ impl Journal {
         if let Some(error) = failed {
             return Err(error);
         }
-        read.map_err(|error| {
-            let what = format!("cannot read {}", file.display());
-            CliError::io(&what, std::io::Error::other(error))
-        })
+        read.map_err(|error| cannot(io::Error::other(error)))?;
+        match run {
+            Some(run) if !is_there => {
+                let why = format!("it holds no journal of run {run}");
+                Err(cannot(io::Error::new(ErrorKind::NotFound, why)))
+            }
+            Some(_) | None => Ok(()),
+        }
     }
 
     async fn of_harness(&self) -> Result<(), CliError> {

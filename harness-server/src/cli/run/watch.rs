@@ -13,8 +13,8 @@ use crate::cli::{PATIENCE, Server};
 /// Follow a run's journal to its end
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints an entry a line as it is written: its number, its attempt, its time and what it says. Interrupting
-it does not stop the run. When it breaks, go on with --from and the last number plus 1.")]
+Prints an entry a line as it is written: its number, its attempt, its time and what it says.
+Interrupting it does not stop the run. When it breaks, go on with --from and the last number plus 1.")]
 pub(super) struct Watch {
     #[command(flatten)]
     run: Named,

@@ -175,7 +175,14 @@ impl World {
 
     /// Takes a run in as a harness that was started anew does.
     pub(super) fn adopt(&mut self, running: Option<Holder>) -> (RunId, Vec<Action>) {
-        self.adopt_as(running, None, Policy::attempts(3))
+        let id = self.next_adopted();
+        let actions = self.adopt_as(id, running, (None, Policy::attempts(3)), false);
+        (id, actions)
+    }
+
+    /// Takes a run in again whose step was not written.
+    pub(super) fn adopt_again(&mut self, id: RunId, running: Option<Holder>) -> Vec<Action> {
+        self.adopt_as(id, running, (None, Policy::attempts(3)), true)
     }
 
     /// The same with an attempt that began then and may take so long, and is the only one.
@@ -189,17 +196,23 @@ impl World {
             attempt_timeout: Some(timeout),
             ..Policy::attempts(1)
         };
-        self.adopt_as(Some(holder), Some(began), policy)
+        let id = self.next_adopted();
+        let actions = self.adopt_as(id, Some(holder), (Some(began), policy), false);
+        (id, actions)
+    }
+
+    fn next_adopted(&mut self) -> RunId {
+        self.next_durable += 1;
+        RunId(Uuid::from_u128(1_000_000 + self.next_durable))
     }
 
     fn adopt_as(
         &mut self,
+        id: RunId,
         running: Option<Holder>,
-        began: Option<Instant>,
-        policy: Policy,
-    ) -> (RunId, Vec<Action>) {
-        self.next_durable += 1;
-        let id = RunId(Uuid::from_u128(1_000_000 + self.next_durable));
+        (began, policy): (Option<Instant>, Policy),
+        again: bool,
+    ) -> Vec<Action> {
         let mut request = ask("echo").request.header();
         request.durable = Some("".into());
         let adopted = Adopted {
@@ -225,15 +238,11 @@ impl World {
             replayed: None,
         };
         let adopted = Some(Box::new(adopted));
-        let again = false;
-        (
-            id,
-            self.apply(Event::Adopt {
-                run: id,
-                adopted,
-                again,
-            }),
-        )
+        self.apply(Event::Adopt {
+            run: id,
+            adopted,
+            again,
+        })
     }
 
     pub(super) fn is_here(&self, run: RunId) -> bool {
@@ -302,6 +311,37 @@ fn a_run_that_waits_is_a_header_and_is_read_for_its_slot() {
     world.accept(busy);
     world.reply(busy);
     world.stored(run);
+}
+
+#[test]
+fn a_run_that_cannot_be_read_does_not_hold_up_those_behind_it() {
+    let mut world = World::new();
+    let slot = world.attach(offer("echo", 1));
+    let (broken, _) = world.adopt(None);
+    let (sound, _) = world.adopt(None);
+    let read = |actions: &[Action]| {
+        actions.iter().find_map(|action| {
+            if let Action::Load { run, .. } = action {
+                Some(*run)
+            } else {
+                None
+            }
+        })
+    };
+    let loaded = None;
+    let actions = world.apply(Event::Loaded {
+        run: broken,
+        loaded,
+    });
+    assert_eq!(read(&actions), None, "nothing is read for a second");
+    let actions = world.pass(std::time::Duration::from_secs(1));
+    assert_eq!(read(&actions), Some(sound));
+    world.load(sound);
+    world.settled(sound);
+    assert_eq!(world.held(slot).map(|held| held.run), Some(sound));
+    for run in [sound, broken] {
+        world.end(run);
+    }
 }
 
 #[test]

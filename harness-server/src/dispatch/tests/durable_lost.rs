@@ -115,6 +115,33 @@ fn a_run_whose_step_is_not_written_is_taken_in_as_it_is_on_disk() {
 }
 
 #[test]
+fn a_worker_that_stays_away_is_told_of_with_what_parted_it_from_its_run() {
+    let mut world = World::new();
+    let holder = Some(Holder {
+        worker: WorkerId(Uuid::from_u128(1)),
+        lease: Lease([1; 16]),
+    });
+    let slot = world.attach(offer("echo", 1));
+    let (adrift, _) = world.start("echo");
+    world.stored(adrift);
+    world.append(slot, 1, EntryKind::Step, 10);
+    world.unwritten(adrift);
+    world.adopt_again(adrift, holder);
+    let (restarted, _) = world.adopt(holder);
+    for (run, why) in [(adrift, "the store failed"), (restarted, "started anew")] {
+        let entry = &world.core.runs[&run];
+        let durable = entry.durable.as_ref().expect("a durable run");
+        let away = durable.away.as_ref().expect("its worker is away");
+        assert!(
+            away.failure.message.contains(why),
+            "{}",
+            away.failure.message
+        );
+        world.end(run);
+    }
+}
+
+#[test]
 fn a_run_that_is_not_made_is_told_so_and_gives_its_slot_up() {
     let mut world = World::new();
     let slot = world.attach(offer("echo", 1));

@@ -133,7 +133,8 @@ pub(super) fn journal(
          WHERE run_id = ?1 AND seq >= ?2 ORDER BY seq LIMIT ?3",
     )?;
     let max = i64::try_from(max).unwrap_or(i64::MAX);
-    let mut rows = statement.query(params![run.0.as_bytes(), from.cast_signed(), max])?;
+    let from = i64::try_from(from).unwrap_or(i64::MAX);
+    let mut rows = statement.query(params![run.0.as_bytes(), from, max])?;
     let mut bytes = 0;
     while let Some(row) = rows.next()? {
         let entry = entry(row, 0)?;
@@ -152,7 +153,7 @@ pub(super) fn journal(
 pub(super) fn extent(connection: &Connection, run: RunId, attempt: Attempt) -> Result<Extent> {
     connection
         .prepare_cached(
-            "SELECT coalesce(sum(length(entry)), 0), \
+            "SELECT coalesce(sum(CASE WHEN worker_seq > 0 THEN length(entry) END), 0), \
              coalesce(max(CASE WHEN attempt = ?2 THEN worker_seq END), 0), \
              min(CASE WHEN attempt = ?2 THEN time END) \
              FROM journal WHERE run_id = ?1",
@@ -176,23 +177,65 @@ pub(super) fn agents(connection: &Connection) -> Result<Vec<(AgentKey, Stamp)>> 
         .collect()
 }
 
+/// Whether there is a table of journals.
+pub(super) fn holds_journals(connection: &Connection) -> Result<bool> {
+    let sql = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'journal'";
+    connection.query_row(sql, [], |row| Ok(row.get::<_, i64>(0)? > 0))
+}
+
+/// How many bytes of entries are read before they are handed over.
+const PART_BYTES: usize = 1024 * 1024;
+
+/// Hands over the entries of a run, or of all, as long as `take` wants more. They are read in parts:
+/// whoever takes may wait for long, and what is being read keeps a log from being moved into its file.
 pub(super) fn all(
     connection: &Connection,
     run: Option<RunId>,
     mut take: impl FnMut(RunId, Entry) -> bool,
 ) -> Result<()> {
-    let only = run.map(|run| *run.0.as_bytes());
-    let mut statement = connection.prepare(
-        "SELECT run_id, seq, attempt, worker_seq, time, entry FROM journal \
-         WHERE ?1 IS NULL OR run_id = ?1 ORDER BY run_id, seq",
-    )?;
-    let mut rows = statement.query([only])?;
-    while let Some(row) = rows.next()? {
-        if !take(run_id(row.get(0)?), entry(row, 1)?) {
-            break;
+    let mut after = (run.unwrap_or(RunId(Uuid::nil())), 0);
+    loop {
+        let part = part(connection, run.is_some(), after)?;
+        let Some((of, last)) = part.last() else {
+            return Ok(());
+        };
+        after = (*of, last.seq);
+        for (of, entry) in part {
+            if !take(of, entry) {
+                return Ok(());
+            }
         }
     }
-    Ok(())
+}
+
+/// The entries that come after one: of its run only, or of all runs.
+fn part(
+    connection: &Connection,
+    of_one: bool,
+    (run, seq): (RunId, u64),
+) -> Result<Vec<(RunId, Entry)>> {
+    let sql = match of_one {
+        true => {
+            "SELECT run_id, seq, attempt, worker_seq, time, entry FROM journal \
+             WHERE run_id = ?1 AND seq > ?2 ORDER BY run_id, seq"
+        }
+        false => {
+            "SELECT run_id, seq, attempt, worker_seq, time, entry FROM journal \
+             WHERE (run_id, seq) > (?1, ?2) ORDER BY run_id, seq"
+        }
+    };
+    let mut statement = connection.prepare_cached(sql)?;
+    let mut rows = statement.query(params![run.0.as_bytes(), seq.cast_signed()])?;
+    let (mut part, mut bytes) = (Vec::new(), 0);
+    while bytes < PART_BYTES
+        && let Some(row) = rows.next()?
+    {
+        const ROW: usize = 64;
+        let entry = entry(row, 1)?;
+        bytes += ROW + entry.content.len();
+        part.push((run_id(row.get(0)?), entry));
+    }
+    Ok(part)
 }
 
 fn labelled(connection: &Connection, mut record: Record) -> Result<Record> {

@@ -286,6 +286,9 @@ fn keep_agent(connection: &Connection, agent: &AgentKey, seen: Stamp) -> Result<
     Ok(Written::Done)
 }
 
+/// How many entries and bytes of journals go in one commit, so that none behind it waits for long.
+const FORGOTTEN_AT_ONCE: (i64, i64) = (8192, 8 * 1024 * 1024);
+
 fn forget(connection: &Connection, before: Stamp, max: usize) -> Result<Written> {
     // A run's id begins with the millisecond it was made in: only such as were made before the
     // instant can have ended before it.
@@ -305,17 +308,29 @@ fn forget(connection: &Connection, before: Stamp, max: usize) -> Result<Written>
             |row| row.get(0),
         )?
         .collect::<Result<_>>()?;
-    for run in &old {
+    let (mut forgotten, mut entries, mut bytes) = (0, 0, 0);
+    for run in old {
+        // The first goes whatever its size, or nothing ever would.
+        if entries >= FORGOTTEN_AT_ONCE.0 || bytes >= FORGOTTEN_AT_ONCE.1 {
+            break;
+        }
+        let held: (i64, i64) = connection
+            .prepare_cached(
+                "SELECT count(*), coalesce(sum(length(entry)), 0) FROM journal WHERE run_id = ?1",
+            )?
+            .query_row([run], |row| Ok((row.get(0)?, row.get(1)?)))?;
+        (entries, bytes) = (entries + held.0, bytes + held.1);
         for table in ["journal", "labels", "runs"] {
             connection
                 .prepare_cached(&format!("DELETE FROM {table} WHERE run_id = ?1"))?
                 .execute([run])?;
         }
+        forgotten += 1;
     }
     connection
         .prepare_cached("DELETE FROM agents WHERE seen < ?1")?
         .execute([before.0])?;
-    Ok(Written::Forgotten(old.len()))
+    Ok(Written::Forgotten(forgotten))
 }
 
 pub(super) fn code(state: State) -> i64 {

@@ -4,14 +4,23 @@ use rusqlite::{Connection, TransactionBehavior};
 
 use super::super::{Done, Step, StoreError, Written};
 use super::checkpoints::Checkpoints;
+use super::place::Place;
 use super::queue::Queue;
 use super::{failed, steps};
 
 /// Runs until the queue is closed and empty.
-pub(super) fn run(mut connection: Connection, queue: &Queue, checkpoints: &Checkpoints) {
+pub(super) fn run(
+    mut connection: Connection,
+    place: &Place,
+    queue: &Queue,
+    checkpoints: &Checkpoints,
+) {
     while let Some(group) = queue.take() {
         let (steps, told): (Vec<Step>, Vec<Done>) = group.into_iter().unzip();
-        let outcomes = write(&mut connection, &steps);
+        let outcomes = match place.check() {
+            Ok(()) => write(&mut connection, &steps),
+            Err(error) => steps.iter().map(|_| Err(error.clone())).collect(),
+        };
         let bytes = steps.iter().map(Step::bytes).sum();
         drop(steps);
         for (done, outcome) in told.into_iter().zip(outcomes) {
