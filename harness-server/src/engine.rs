@@ -6,6 +6,7 @@
 mod addressing;
 mod asking;
 mod durable;
+mod following;
 mod judging;
 mod notes;
 mod outbox;
@@ -38,11 +39,14 @@ use crate::store::Store;
 
 use addressing::tell;
 use asking::Caller;
+use durable::Starter;
+use following::Tail;
 use judging::Judges;
 use storing::Storage;
 
 pub use asking::{Asked, ManyAnswer, Tagged, Watch};
-pub use durable::{Followed, Resumes};
+pub use durable::{Begun, Resumes};
+pub use following::Followed;
 pub use judging::Checked;
 pub use outbox::{Outbox, Outgoing, Undelivered};
 pub use slot_handle::{OfferSchemas, SlotHandle};
@@ -74,6 +78,8 @@ struct State {
     callers: AHashMap<RunId, Caller>,
     /// The bells of those who read journals.
     watches: AHashMap<RunId, watch::Sender<()>>,
+    /// What those get who follow journals of durable runs.
+    tails: AHashMap<RunId, Tail>,
     /// Whoever started a durable run and is to be told.
     starters: AHashMap<RunId, Starter>,
     /// Whoever waits for the end of a durable run to be on disk.
@@ -98,7 +104,6 @@ enum Effect {
     Note(Note),
 }
 
-type Starter = oneshot::Sender<Result<RunId, Box<Failure>>>;
 type Decider = oneshot::Sender<Option<Box<Failure>>>;
 
 impl Engine {
@@ -137,6 +142,7 @@ impl Engine {
                 outboxes: AHashMap::new(),
                 callers: AHashMap::new(),
                 watches: AHashMap::new(),
+                tails: AHashMap::new(),
                 starters: AHashMap::new(),
                 deciders: AHashMap::new(),
                 staged: Vec::new(),
@@ -425,8 +431,7 @@ impl Engine {
                 Effect::Judge(action) => judgements.push(action),
                 Effect::Load(run, replayed) => self.read_request(run, replayed),
                 Effect::Reload(run) => self.read_again(run),
-                // Whoever has gone meanwhile need not be told.
-                Effect::Started(starter, started) => drop(starter.send(started)),
+                Effect::Started(starter, started) => starter.tell(started),
                 Effect::Decided(deciders, failure) => {
                     for decider in deciders {
                         drop(decider.send(failure.clone()));

@@ -74,8 +74,9 @@ impl Core {
         };
         match stored {
             Stored::Done => {
-                if let Some(after) = durable.pending.pop_front() {
-                    self.written(now, id, after, actions);
+                if let Some(step) = durable.pending.pop_front() {
+                    durable.on_disk = step.head;
+                    self.written(now, id, step.after, actions);
                 }
                 if self.leaving {
                     self.leave_on_disk(id);
@@ -216,8 +217,8 @@ impl Core {
         let kept = durable.kept_slot();
         let owing = durable.reply;
         let mut pending = durable.pending.iter();
-        let made = !pending.any(|after| matches!(after, After::Enqueued { .. }));
-        let owed = durable.pending.iter().filter_map(|after| match after {
+        let made = !pending.any(|step| matches!(step.after, After::Enqueued { .. }));
+        let owed = durable.pending.iter().filter_map(|step| match &step.after {
             After::AttemptEnded { reply } => *reply,
             After::Enqueued { .. }
             | After::Started
@@ -322,6 +323,7 @@ impl Core {
         });
         durable.request = Held::OnDisk;
         durable.head = adopted.head;
+        durable.on_disk = adopted.head;
         durable.holder = adopted.holder;
         durable.bytes = adopted.bytes;
         durable.taken = adopted.worker_seq;

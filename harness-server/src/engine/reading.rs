@@ -203,6 +203,8 @@ impl Engine {
         storage: &Arc<Storage>,
         read: impl FnOnce(&Self, &Storage) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let permit = storage.reading.acquire().await;
+        let _permit = permit.expect("the places of reads must not be closed");
         let (engine, held) = (self.clone(), storage.clone());
         let read = tokio::task::spawn_blocking(move || read(&engine, &held));
         let outcome = read.await.expect("reading a store must not panic");

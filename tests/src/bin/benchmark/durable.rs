@@ -3,7 +3,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -218,7 +218,7 @@ fn stored(group: usize) -> f64 {
     let runs: Vec<RunId> = (0..group).map(|_| RunId(Uuid::now_v7())).collect();
     for id in &runs {
         write(Step::Enqueue {
-            run: Box::new(NewRun {
+            run: Arc::new(NewRun {
                 id: *id,
                 agent: AgentKey::new("", AGENT),
                 key: String::new(),
