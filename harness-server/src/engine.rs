@@ -13,6 +13,7 @@ mod outbox;
 mod reading;
 mod slot_handle;
 mod storing;
+mod tails;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,9 +41,9 @@ use crate::store::Store;
 use addressing::tell;
 use asking::Caller;
 use durable::Starter;
-use following::Tail;
 use judging::Judges;
 use storing::Storage;
+use tails::Tails;
 
 pub use asking::{Asked, ManyAnswer, Tagged, Watch};
 pub use durable::{Begun, Resumes};
@@ -79,7 +80,7 @@ struct State {
     /// The bells of those who read journals.
     watches: AHashMap<RunId, watch::Sender<()>>,
     /// What those get who follow journals of durable runs.
-    tails: AHashMap<RunId, Tail>,
+    tails: Tails,
     /// Whoever started a durable run and is to be told.
     starters: AHashMap<RunId, Starter>,
     /// Whoever waits for the end of a durable run to be on disk.
@@ -142,7 +143,7 @@ impl Engine {
                 outboxes: AHashMap::new(),
                 callers: AHashMap::new(),
                 watches: AHashMap::new(),
-                tails: AHashMap::new(),
+                tails: Tails::default(),
                 starters: AHashMap::new(),
                 deciders: AHashMap::new(),
                 staged: Vec::new(),

@@ -211,7 +211,7 @@ impl RunService for Runs {
         let gone = || not_found(&asked.run_id);
         let (from, include_stop) = (asked.from_seq, asked.include_stop);
         let (id, namespace) = (run_id(&asked.run_id)?, namespace(&asked.namespace));
-        if let Some(followed) = engine.follow_live(id, namespace, from) {
+        if let Some(followed) = engine.follow_known(id, namespace, from) {
             let entries = streams::follow(engine.clone(), followed, include_stop);
             return Ok(Response::new(entries));
         }

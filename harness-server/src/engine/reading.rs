@@ -256,6 +256,7 @@ impl Engine {
     async fn forget(&self, storage: &Arc<Storage>) {
         let agents: Vec<_> = self.lock().core.attached_agents().cloned().collect();
         self.keep_agents(agents);
+        self.lock().tails.forget_ended();
         let now = self.stamp(Instant::now());
         let kept = i64::try_from(self.limits().retention.as_micros()).unwrap_or(i64::MAX);
         let before = Stamp(now.0.saturating_sub(kept));

@@ -84,8 +84,10 @@ enum Told {
 enum Wrote {
     /// The run, with so many entries.
     Run(Arc<NewRun>, Option<Holder>, u64),
-    /// These entries of it, after which it has ended or not.
-    Entries(Vec<Entry>, bool),
+    /// These entries of it.
+    Entries(Vec<Entry>),
+    /// The last entries of it.
+    End(Vec<Entry>),
     /// What only the store knows, as the number of a note.
     Unknown,
 }
@@ -370,8 +372,8 @@ impl Wrote {
             } => Self::Run(run.clone(), *first, entries.len() as u64),
             Step::StartAttempt { entries, .. }
             | Step::Append { entries, .. }
-            | Step::EndAttempt { entries, .. } => Self::Entries(entries.clone(), false),
-            Step::Finish { entries, .. } => Self::Entries(entries.clone(), true),
+            | Step::EndAttempt { entries, .. } => Self::Entries(entries.clone()),
+            Step::Finish { entries, .. } => Self::End(entries.clone()),
             Step::Note { .. } | Step::KeepAgent { .. } | Step::Forget { .. } | Step::Flush => {
                 Self::Unknown
             }
@@ -389,16 +391,13 @@ impl super::State {
                 starter.made = Some(Box::new(record));
                 None
             }
-            Wrote::Entries(entries, ended) => {
-                let tail = self.tails.get_mut(&run)?;
-                tail.add(entries, ended);
-                Some(tail.bell())
+            Wrote::Entries(entries) => self.tails.add(run, entries),
+            Wrote::End(entries) => {
+                let known = self.core.durable_on_disk(run);
+                let namespace = known.map(|(agent, _)| agent.namespace.clone());
+                self.tails.end(run, namespace, entries)
             }
-            Wrote::Unknown => {
-                let tail = self.tails.get_mut(&run)?;
-                tail.lose();
-                Some(tail.bell())
-            }
+            Wrote::Unknown => self.tails.lose(run),
         }
     }
 }

@@ -27,25 +27,30 @@ struct Waiting {
     steps: VecDeque<(Step, Done)>,
     bytes: usize,
     closed: bool,
+    /// Whether the writer sleeps; while it commits nobody need wake it, which is a system call.
+    sleeps: bool,
 }
 
 impl Queue {
     pub(super) fn put(&self, step: Step, done: Done) {
-        let refused = {
-            let mut waiting = self.lock();
-            if waiting.closed {
-                Some((StoreError::Failed("it is closed".to_owned()), done))
-            } else if waiting.steps.len() >= STEPS_MAX || waiting.bytes > BYTES_MAX {
-                Some((StoreError::Overloaded, done))
-            } else {
-                waiting.bytes += step.bytes();
-                waiting.steps.push_back((step, done));
-                None
-            }
+        let mut waiting = self.lock();
+        let refused = if waiting.closed {
+            Some(StoreError::Failed("it is closed".to_owned()))
+        } else if waiting.steps.len() >= STEPS_MAX || waiting.bytes > BYTES_MAX {
+            Some(StoreError::Overloaded)
+        } else {
+            None
         };
-        match refused {
-            Some((error, done)) => done(Err(error)),
-            None => self.changed.notify_one(),
+        if let Some(error) = refused {
+            drop(waiting);
+            return done(Err(error));
+        }
+        waiting.bytes += step.bytes();
+        waiting.steps.push_back((step, done));
+        let sleeps = std::mem::take(&mut waiting.sleeps);
+        drop(waiting);
+        if sleeps {
+            self.changed.notify_one();
         }
     }
 
@@ -56,11 +61,13 @@ impl Queue {
             if waiting.closed {
                 return None;
             }
+            waiting.sleeps = true;
             waiting = self
                 .changed
                 .wait(waiting)
                 .unwrap_or_else(PoisonError::into_inner);
         }
+        waiting.sleeps = false;
         let count = waiting.steps.len().min(GROUP_MAX);
         let group: Vec<_> = waiting.steps.drain(..count).collect();
         waiting.bytes -= group.iter().map(|(step, _)| step.bytes()).sum::<usize>();

@@ -3,21 +3,21 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::super::{Done, Step, StoreError, Written};
-use super::checkpoints::Checkpoints;
+use super::checkpoints::{Checkpoints, Log};
 use super::queue::Queue;
 use super::{failed, steps};
 
 /// Runs until the queue is closed and empty.
 pub(super) fn run(mut connection: Connection, queue: &Queue, checkpoints: &Checkpoints) {
+    let mut log = Log::new(checkpoints, &connection);
     while let Some(group) = queue.take() {
         let (steps, told): (Vec<Step>, Vec<Done>) = group.into_iter().unzip();
         let outcomes = write(&mut connection, &steps);
-        let bytes = steps.iter().map(Step::bytes).sum();
         drop(steps);
         for (done, outcome) in told.into_iter().zip(outcomes) {
             done(outcome);
         }
-        checkpoints.written(&connection, bytes);
+        log.committed(&connection);
     }
 }
 
