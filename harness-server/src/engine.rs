@@ -366,8 +366,13 @@ impl Engine {
 
     /// Applies an event, `prepare` first under the same lock, then performs what follows.
     fn apply_with(&self, event: Event, prepare: impl FnOnce(&mut State)) {
+        self.act(self.decide(event, prepare));
+    }
+
+    /// Performs what was decided, and what follows from that.
+    fn act(&self, effects: Vec<Effect>) {
         let mut judgements = Vec::new();
-        self.perform(self.decide(event, prepare), &mut judgements);
+        self.perform(effects, &mut judgements);
         while let Some(judgement) = judgements.pop() {
             if let Some(event) = self.judge(judgement) {
                 self.perform(self.decide(event, |_| {}), &mut judgements);

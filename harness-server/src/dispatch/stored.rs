@@ -107,8 +107,7 @@ impl Core {
     fn written(&mut self, now: Instant, id: RunId, after: After, actions: &mut Vec<Action>) {
         match after {
             After::Enqueued { first } => {
-                let started = Ok(id);
-                actions.push(Action::Started { run: id, started });
+                // The worker first: whoever started it waits for what comes of it.
                 if first {
                     self.attempt_is_written(now, id, actions);
                 } else if let Some(durable) = self.durable_mut(id)
@@ -116,6 +115,8 @@ impl Core {
                 {
                     self.unload(id);
                 }
+                let started = Ok(id);
+                actions.push(Action::Started { run: id, started });
             }
             After::Started => self.attempt_is_written(now, id, actions),
             After::Appended { worker_seq } => {

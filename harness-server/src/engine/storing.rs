@@ -255,12 +255,14 @@ impl Engine {
         };
         let mut bell = None;
         // Under one lock: who begins to follow meanwhile finds what Core says of the disk.
-        self.apply_with(Event::Stored { run, stored }, |state| {
+        let effects = self.decide(Event::Stored { run, stored }, |state| {
             bell = state.wrote(run, wrote);
         });
+        // First of all: whoever started the run waits for its end.
         if let Some(bell) = bell {
             bell.send_modify(|()| {});
         }
+        self.act(effects);
     }
 
     pub(super) fn note_store<T>(&self, storage: &Storage, outcome: &Result<T, StoreError>) {
