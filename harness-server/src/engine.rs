@@ -6,6 +6,7 @@
 mod addressing;
 mod asking;
 mod durable;
+mod following;
 mod judging;
 mod listing;
 mod notes;
@@ -13,6 +14,7 @@ mod outbox;
 mod reading;
 mod slot_handle;
 mod storing;
+mod tails;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,11 +41,14 @@ use crate::store::Store;
 
 use addressing::tell;
 use asking::Caller;
+use durable::Starter;
 use judging::Judges;
 use storing::Storage;
+use tails::Tails;
 
 pub use asking::{Asked, ManyAnswer, Tagged, Watch};
-pub use durable::{Followed, Resumes};
+pub use durable::{Begun, Resumes};
+pub use following::Followed;
 pub use judging::Checked;
 pub use listing::Listed;
 pub use outbox::{Outbox, Outgoing, Undelivered};
@@ -76,6 +81,8 @@ struct State {
     callers: AHashMap<RunId, Caller>,
     /// The bells of those who read journals.
     watches: AHashMap<RunId, watch::Sender<()>>,
+    /// What those get who follow journals of durable runs.
+    tails: Tails,
     /// Whoever started a durable run and is to be told.
     starters: AHashMap<RunId, Starter>,
     /// Whoever waits for the end of a durable run to be on disk.
@@ -100,7 +107,6 @@ enum Effect {
     Note(Note),
 }
 
-type Starter = oneshot::Sender<Result<RunId, Box<Failure>>>;
 type Decider = oneshot::Sender<Option<Box<Failure>>>;
 
 impl Engine {
@@ -139,6 +145,7 @@ impl Engine {
                 outboxes: AHashMap::new(),
                 callers: AHashMap::new(),
                 watches: AHashMap::new(),
+                tails: Tails::default(),
                 starters: AHashMap::new(),
                 deciders: AHashMap::new(),
                 staged: Vec::new(),
@@ -361,8 +368,13 @@ impl Engine {
 
     /// Applies an event, `prepare` first under the same lock, then performs what follows.
     fn apply_with(&self, event: Event, prepare: impl FnOnce(&mut State)) {
+        self.act(self.decide(event, prepare));
+    }
+
+    /// Performs what was decided, and what follows from that.
+    fn act(&self, effects: Vec<Effect>) {
         let mut judgements = Vec::new();
-        self.perform(self.decide(event, prepare), &mut judgements);
+        self.perform(effects, &mut judgements);
         while let Some(judgement) = judgements.pop() {
             if let Some(event) = self.judge(judgement) {
                 self.perform(self.decide(event, |_| {}), &mut judgements);
@@ -427,8 +439,7 @@ impl Engine {
                 Effect::Judge(action) => judgements.push(action),
                 Effect::Load(run, replayed) => self.read_request(run, replayed),
                 Effect::Reload(run) => self.read_again(run),
-                // Whoever has gone meanwhile need not be told.
-                Effect::Started(starter, started) => drop(starter.send(started)),
+                Effect::Started(starter, started) => starter.tell(started),
                 Effect::Decided(deciders, failure) => {
                     for decider in deciders {
                         drop(decider.send(failure.clone()));

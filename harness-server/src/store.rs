@@ -17,6 +17,7 @@ mod contract_tests;
 mod fault_tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
@@ -117,7 +118,7 @@ pub enum Step {
     /// Makes a run, with its first attempt where a slot is free.
     Enqueue {
         /// What it is made with.
-        run: Box<NewRun>,
+        run: Arc<NewRun>,
         /// `run_started`, and `attempt_started` with the first attempt.
         entries: Vec<Entry>,
         /// Who gets the first attempt.
@@ -339,6 +340,29 @@ pub trait Store: Send + Sync + 'static {
 
     /// Writes what is in line and takes nothing more.
     fn close(&self);
+}
+
+impl Record {
+    /// What is known of a run that was just made with so many entries.
+    #[must_use]
+    pub fn made(run: NewRun, first: Option<Holder>, head: u64) -> Self {
+        let (state, attempt) = match first {
+            Some(_) => (State::Running, 1),
+            None => (State::Queued, 0),
+        };
+        Self {
+            run,
+            state,
+            attempt: Attempt(attempt),
+            counts: Counts::default(),
+            not_before: None,
+            holder: first,
+            replayed: None,
+            reply_seq: 0,
+            ended: None,
+            head,
+        }
+    }
 }
 
 impl State {

@@ -79,7 +79,7 @@ pub(super) fn entry(seq: u64, attempt: u32, text: &'static str) -> Entry {
 
 pub(super) fn enqueue(run: &NewRun, asked: &'static str) -> Step {
     Step::Enqueue {
-        run: Box::new(run.clone()),
+        run: Arc::new(run.clone()),
         entries: vec![entry(1, 0, asked)],
         first: None,
     }
@@ -199,7 +199,7 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
 fn a_first_attempt_may_come_with_the_run(store: &dyn Store) {
     let run = run(1);
     let step = Step::Enqueue {
-        run: Box::new(run.clone()),
+        run: Arc::new(run.clone()),
         entries: vec![entry(1, 0, "asked"), entry(2, 1, "started")],
         first: Some(holder(3)),
     };

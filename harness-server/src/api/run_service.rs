@@ -9,6 +9,7 @@ use harness_proto::relay;
 use harness_proto::relay::run_service_server::RunService;
 
 use crate::dispatch::RunView;
+use crate::engine::Begun;
 use crate::envelope::{Code, Failure};
 use crate::ids::RunId;
 use crate::store::Record;
@@ -135,9 +136,14 @@ impl RunService for Runs {
                 terms,
                 placing,
             } = admitted;
-            let id = engine.start_run(request, terms, placing, start).await?;
-            let record = engine.record(id).await?;
-            starting::told(engine, record.ok_or_else(|| starting::gone(id))?).await
+            let record = match engine.start_run(request, terms, placing, start).await? {
+                Begun::Made(record) => *record,
+                Begun::Before(id) => {
+                    let record = engine.record(id).await?;
+                    record.ok_or_else(|| starting::gone(id))?
+                }
+            };
+            starting::told(engine, record).await
         };
         let started = match patience {
             Some(patience) => timeout(patience, started).await.unwrap_or_else(|_| {
@@ -204,6 +210,11 @@ impl RunService for Runs {
         let engine = self.admission.engine();
         let gone = || not_found(&asked.run_id);
         let (from, include_stop) = (asked.from_seq, asked.include_stop);
+        let (id, namespace) = (run_id(&asked.run_id)?, namespace(&asked.namespace));
+        if let Some(followed) = engine.follow_known(id, namespace, from) {
+            let entries = streams::follow(engine.clone(), followed, include_stop);
+            return Ok(Response::new(entries));
+        }
         let entries = match self.find(&asked.run_id, &asked.namespace).await? {
             Found::Interactive(id, _) => {
                 let watch = engine.watch(id).ok_or_else(gone)?;
@@ -240,15 +251,7 @@ impl Runs {
 
     /// A run of a namespace.
     async fn find(&self, run_id: &str, namespace: &str) -> Result<Found, Status> {
-        let id = run_id
-            .parse()
-            .map(RunId)
-            .map_err(|_| refused(Code::InvalidRequest, "run_id must be the UUID of a run"))?;
-        let namespace = if namespace.is_empty() {
-            "default"
-        } else {
-            namespace
-        };
+        let (id, namespace) = (self::run_id(run_id)?, self::namespace(namespace));
         let engine = self.admission.engine();
         if let Some(view) = engine.run_view(id) {
             let view = Some(view).filter(|view| &*view.agent.namespace == namespace);
@@ -260,6 +263,20 @@ impl Runs {
             .map_err(|failure| of_failure(&failure))?
             .map(|record| Found::Durable(Box::new(record)))
             .ok_or_else(|| not_found(run_id))
+    }
+}
+
+/// The run that a request names.
+fn run_id(named: &str) -> Result<RunId, Status> {
+    let id = named.parse().map(RunId);
+    id.map_err(|_| refused(Code::InvalidRequest, "run_id must be the UUID of a run"))
+}
+
+/// The namespace that a request means.
+fn namespace(named: &str) -> &str {
+    match named {
+        "" => "default",
+        named => named,
     }
 }
 

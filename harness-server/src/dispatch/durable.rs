@@ -49,6 +49,14 @@ pub(super) enum After {
     Noted,
 }
 
+/// A step that is on its way.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) after: After,
+    /// The number of its last entry.
+    pub(super) head: u64,
+}
+
 /// A worker's reply that is owed an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reply {
@@ -82,8 +90,10 @@ pub(super) struct Durable {
     pub(super) phase: Phase,
     /// The number of the newest entry, written or on its way.
     pub(super) head: u64,
+    /// The number of the newest entry that is on disk; 0 before it is made.
+    pub(super) on_disk: u64,
     /// What is on its way, the oldest first.
-    pub(super) pending: VecDeque<After>,
+    pub(super) pending: VecDeque<Pending>,
     pub(super) request: Held,
     /// The entries that go with its next request.
     pub(super) replay: Option<Arc<Replay>>,
@@ -109,6 +119,7 @@ impl Durable {
         Self {
             phase,
             head: 0,
+            on_disk: 0,
             pending: VecDeque::new(),
             request: Held::Given,
             replay: None,
@@ -180,7 +191,11 @@ impl Core {
         };
         let head = durable.head;
         durable.head += entries.len() as u64;
-        durable.pending.push_back(after);
+        let step = Pending {
+            after,
+            head: durable.head,
+        };
+        durable.pending.push_back(step);
         actions.push(Action::Write(Write {
             run: id,
             attempt,
@@ -391,6 +406,15 @@ impl Core {
     #[must_use]
     pub fn is_adrift(&self, id: RunId) -> bool {
         self.adrift.contains(&id)
+    }
+
+    /// Of whom a durable run asks, and up to which number its journal is on disk; none when it is not
+    /// here, or not made yet.
+    #[must_use]
+    pub fn durable_on_disk(&self, id: RunId) -> Option<(&AgentKey, u64)> {
+        let entry = self.runs.get(&id)?;
+        let on_disk = entry.durable.as_ref()?.on_disk;
+        (on_disk > 0).then_some((&entry.request.agent, on_disk))
     }
 
     pub(super) fn durable_mut(&mut self, id: RunId) -> Option<&mut Durable> {

@@ -76,8 +76,9 @@ impl Core {
         };
         match stored {
             Stored::Done => {
-                if let Some(after) = durable.pending.pop_front() {
-                    self.written(now, id, after, actions);
+                if let Some(step) = durable.pending.pop_front() {
+                    durable.on_disk = step.head;
+                    self.written(now, id, step.after, actions);
                 }
                 if self.leaving {
                     self.leave_on_disk(id);
@@ -110,8 +111,7 @@ impl Core {
     fn written(&mut self, now: Instant, id: RunId, after: After, actions: &mut Vec<Action>) {
         match after {
             After::Enqueued { first } => {
-                let started = Ok(id);
-                actions.push(Action::Started { run: id, started });
+                // The worker first: whoever started it waits for what comes of it.
                 if first {
                     self.attempt_is_written(now, id, actions);
                 } else if let Some(durable) = self.durable_mut(id)
@@ -119,6 +119,8 @@ impl Core {
                 {
                     self.unload(id);
                 }
+                let started = Ok(id);
+                actions.push(Action::Started { run: id, started });
             }
             After::Started => self.attempt_is_written(now, id, actions),
             After::Appended { worker_seq } => self.append_is_written(id, worker_seq, actions),
@@ -222,8 +224,8 @@ impl Core {
         let kept = durable.kept_slot();
         let owing = durable.reply;
         let mut pending = durable.pending.iter();
-        let made = !pending.any(|after| matches!(after, After::Enqueued { .. }));
-        let owed = durable.pending.iter().filter_map(|after| match after {
+        let made = !pending.any(|step| matches!(step.after, After::Enqueued { .. }));
+        let owed = durable.pending.iter().filter_map(|step| match &step.after {
             After::AttemptEnded { reply } => *reply,
             After::Enqueued { .. }
             | After::Started
@@ -332,6 +334,7 @@ impl Core {
         });
         durable.request = Held::OnDisk;
         durable.head = adopted.head;
+        durable.on_disk = adopted.head;
         durable.holder = adopted.holder;
         durable.bytes = adopted.bytes;
         durable.taken = adopted.worker_seq;

@@ -2,21 +2,45 @@
 
 use std::sync::Arc;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::dispatch::{Back, Event, Placing, Start, trim};
+use crate::dispatch::{Back, Event, Placing, Start};
 use crate::envelope::{Code, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, WorkerId};
 use crate::run::Terms;
 use crate::slot::{End, Refusal};
-use crate::store::{Entry, Holder, Page, Record, State, StoreError};
+use crate::store::{Entry, Holder, Record, State, StoreError};
 
 use super::Engine;
 use super::storing::{Storage, unavailable};
 
-/// Entries of a journal that are read at once, and their bytes.
-const PAGE: (usize, usize) = (64, 256 * 1024);
+/// A durable run that somebody started.
+#[derive(Debug)]
+pub enum Begun {
+    /// It was made, and stood so once it was on disk.
+    Made(Box<Record>),
+    /// The idempotency key has this one.
+    Before(RunId),
+}
+
+/// Whoever started a durable run and is to be told.
+pub(super) struct Starter {
+    told: oneshot::Sender<Result<Begun, Box<Failure>>>,
+    /// What is on disk, once it is.
+    pub(super) made: Option<Box<Record>>,
+}
+
+impl Starter {
+    pub(super) fn tell(self, started: Result<RunId, Box<Failure>>) {
+        let begun = started.map(|run| match self.made {
+            Some(record) => Begun::Made(record),
+            None => Begun::Before(run),
+        });
+        // Whoever has gone meanwhile need not be told.
+        drop(self.told.send(begun));
+    }
+}
 
 /// What a worker that wants to go on with lost work gets.
 pub enum Resumes {
@@ -27,8 +51,7 @@ pub enum Resumes {
 }
 
 impl Engine {
-    /// Starts a durable run; answered once it is on disk. Gives its id, or that of the run its
-    /// idempotency key has.
+    /// Starts a durable run, or finds the one its idempotency key has; answered once it is on disk.
     ///
     /// # Errors
     /// Why there is none.
@@ -38,12 +61,12 @@ impl Engine {
         terms: Terms,
         placing: Placing,
         start: Start,
-    ) -> Result<RunId, Box<Failure>> {
+    ) -> Result<Begun, Box<Failure>> {
         let storage = self.storage("StartRun")?;
         let permit = storage.starting.acquire().await;
         let _permit = permit.expect("the places of StartRun must not be closed");
         let run = RunId(Uuid::now_v7());
-        let (starter, started) = oneshot::channel();
+        let (told, started) = oneshot::channel();
         let event = Event::Start {
             run,
             request,
@@ -52,7 +75,7 @@ impl Engine {
             start: Box::new(start),
         };
         self.apply_with(event, |state| {
-            state.starters.insert(run, starter);
+            state.starters.insert(run, Starter { told, made: None });
         });
         started
             .await
@@ -125,35 +148,10 @@ impl Engine {
         }
     }
 
-    /// Follows the journal of a durable run from a number on.
-    #[must_use]
-    pub fn follow(&self, run: RunId, from: u64) -> Option<Followed> {
-        let storage = self.0.storage.clone()?;
-        let grown = {
-            let mut state = self.lock();
-            state.watches.entry(run).or_default().subscribe()
-        };
-        Some(Followed {
-            engine: self.clone(),
-            storage,
-            run,
-            from,
-            grown,
-        })
-    }
-
     /// Whether a worker owes a released for a run.
     #[must_use]
     pub fn is_owed(&self, run: RunId) -> bool {
         self.lock().core.is_owed(run)
-    }
-
-    /// Rings for whoever follows a journal.
-    pub(super) fn ring(&self, run: RunId) {
-        let bell = self.lock().watches.get(&run).cloned();
-        if let Some(bell) = bell {
-            bell.send_modify(|()| {});
-        }
     }
 
     /// What a worker gets that wants to go on with lost work.
@@ -227,57 +225,4 @@ impl Engine {
 
 pub(super) fn told(error: StoreError) -> Box<Failure> {
     Box::new(unavailable(&error))
-}
-
-/// A reader of a durable run's journal; what is not on disk it does not see.
-pub struct Followed {
-    engine: Engine,
-    storage: Arc<Storage>,
-    run: RunId,
-    from: u64,
-    grown: watch::Receiver<()>,
-}
-
-impl Followed {
-    /// Its run.
-    #[must_use]
-    pub fn run(&self) -> RunId {
-        self.run
-    }
-
-    /// The next entries, none when there are no more yet.
-    ///
-    /// # Errors
-    /// The store cannot be read.
-    pub async fn next(&mut self) -> Result<Page, Box<Failure>> {
-        self.grown.mark_unchanged();
-        let (run, from) = (self.run, self.from);
-        let read = self.engine.reading(&self.storage, move |_, storage| {
-            storage.store().journal(run, from.max(1), PAGE.0, PAGE.1)
-        });
-        let page = read.await.map_err(told)?;
-        if let Some(last) = page.entries.last() {
-            self.from = last.seq + 1;
-        }
-        Ok(page)
-    }
-
-    /// Waits until the journal has grown since it was last read.
-    pub async fn grown(&mut self) {
-        if self.grown.changed().await.is_err() {
-            // Its bell is gone with the engine: nothing grows any more.
-            std::future::pending().await
-        }
-    }
-}
-
-impl Drop for Followed {
-    fn drop(&mut self) {
-        let mut state = self.engine.lock();
-        let last = |bell: &watch::Sender<()>| bell.receiver_count() == 1;
-        if state.watches.get(&self.run).is_some_and(last) {
-            state.watches.remove(&self.run);
-            trim(&mut state.watches);
-        }
-    }
 }

@@ -23,8 +23,8 @@ use super::storing::Storage;
 /// Unfinished runs that are read at once at the start.
 const RESTORED: usize = 256;
 
-/// Requests that are read at once.
-const LOADED: usize = 32;
+/// Requests that are read at once, and their bytes.
+const LOADED: (usize, u64) = (32, 4 * 1024 * 1024);
 
 /// Entries of a journal that are read at once, and their bytes.
 const PAGE: (usize, usize) = (512, 1024 * 1024);
@@ -62,7 +62,7 @@ impl Reads {
 
     fn take(&self) -> Vec<Wanted> {
         let mut all = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = all.len().min(LOADED);
+        let count = all.len().min(LOADED.0);
         all.drain(..count).collect()
     }
 }
@@ -175,15 +175,24 @@ impl Engine {
     }
 
     async fn read(&self, storage: &Arc<Storage>, batch: Vec<Wanted>) {
+        let mut requests = VecDeque::new();
         for wanted in batch {
             match wanted {
-                Wanted::Request { run, replayed } => {
-                    let loaded =
-                        self.reading(storage, move |_, storage| load(storage, run, replayed));
-                    let loaded = loaded.await.ok().flatten().map(Box::new);
-                    self.apply(Event::Loaded { run, loaded });
-                }
+                Wanted::Request { run, replayed } => requests.push_back((run, replayed)),
                 Wanted::Again(run) => self.take_in(storage, run, true).await,
+            }
+        }
+        while !requests.is_empty() {
+            let read = self.reading(storage, move |_, storage| Ok(load_some(storage, requests)));
+            let loads = read
+                .await
+                .expect("what cannot be read must be told in what is read");
+            requests = loads.left;
+            if let Some(error) = loads.failed {
+                self.note_store(storage, &Err::<(), _>(error));
+            }
+            for (run, loaded) in loads.loaded {
+                self.apply(Event::Loaded { run, loaded });
             }
         }
     }
@@ -212,6 +221,8 @@ impl Engine {
         storage: &Arc<Storage>,
         read: impl FnOnce(&Self, &Storage) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
+        let permit = storage.reading.acquire().await;
+        let _permit = permit.expect("the places of reads must not be closed");
         let (engine, held) = (self.clone(), storage.clone());
         let read = tokio::task::spawn_blocking(move || read(&engine, &held));
         let outcome = read.await.expect("reading a store must not panic");
@@ -264,6 +275,7 @@ impl Engine {
     async fn forget(&self, storage: &Arc<Storage>) {
         let agents: Vec<_> = self.lock().core.attached_agents().cloned().collect();
         self.keep_agents(agents);
+        self.lock().tails.forget_ended();
         let now = self.stamp(Instant::now());
         let kept = i64::try_from(self.limits().retention.as_micros()).unwrap_or(i64::MAX);
         let before = Stamp(now.0.saturating_sub(kept));
@@ -280,6 +292,36 @@ impl Engine {
                 Ok(_) | Err(_) => return,
             }
         }
+    }
+}
+
+/// What came of reading requests.
+struct Loads {
+    loaded: Vec<(RunId, Option<Box<Loaded>>)>,
+    left: VecDeque<(RunId, bool)>,
+    /// Why one of them could not be read.
+    failed: Option<StoreError>,
+}
+
+/// Reads requests, at least one, as long as they are not too large.
+fn load_some(storage: &Storage, mut wanted: VecDeque<(RunId, bool)>) -> Loads {
+    let (mut loaded, mut failed, mut bytes) = (Vec::new(), None, 0);
+    while bytes < LOADED.1
+        && let Some((run, replayed)) = wanted.pop_front()
+    {
+        let read = load(storage, run, replayed).unwrap_or_else(|error| {
+            failed = Some(error);
+            None
+        });
+        bytes += read
+            .as_ref()
+            .map_or(0, |read| read.request.frame_bytes() + read.replay.bytes);
+        loaded.push((run, read.map(Box::new)));
+    }
+    Loads {
+        loaded,
+        left: wanted,
+        failed,
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 use tracing::{error, info};
 use uuid::Uuid;
 
@@ -16,12 +16,15 @@ use crate::dispatch::{Change, Event, NewEntry, Placing, Said, Stored, Write};
 use crate::envelope::{Code, Failure, Request};
 use crate::ids::{AgentKey, RunId};
 use crate::retry::Policy;
-use crate::store::{Entry, Fence, NewRun, Record, Stamp, Step, Store, StoreError, Written};
+use crate::store::{Entry, Fence, Holder, NewRun, Record, Stamp, Step, Store, StoreError, Written};
 
 use super::Engine;
 
 /// StartRun calls whose run is on its way to the disk at once; more wait for their turn.
 const STARTING: usize = 1024;
+
+/// Reads that are made at once; more wait for their turn. Each has a thread and a connection.
+const READING: usize = 4;
 
 /// When whoever was told that the store failed should ask again.
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -66,6 +69,7 @@ pub(super) struct Storage {
     told: Mutex<Vec<Told>>,
     arrived: Notify,
     pub(super) starting: Semaphore,
+    pub(super) reading: Semaphore,
     pub(super) reads: super::reading::Reads,
     failing: Mutex<Option<StoreError>>,
     /// The agents that were remembered since the start.
@@ -74,9 +78,21 @@ pub(super) struct Storage {
 
 /// What the store told.
 enum Told {
-    Step(RunId, Result<Written, StoreError>),
+    Step(RunId, Wrote, Result<Written, StoreError>),
     Flushed(RunId, Result<Written, StoreError>),
     Other(Result<Written, StoreError>),
+}
+
+/// What a step writes, for those who are told of it from memory.
+enum Wrote {
+    /// The run, with so many entries.
+    Run(Arc<NewRun>, Option<Holder>, u64),
+    /// These entries of it.
+    Entries(Vec<Entry>),
+    /// The last entries of it.
+    End(Vec<Entry>),
+    /// What only the store knows, as the number of a note.
+    Unknown,
 }
 
 impl Storage {
@@ -88,6 +104,7 @@ impl Storage {
             told: Mutex::default(),
             arrived: Notify::new(),
             starting: Semaphore::new(STARTING),
+            reading: Semaphore::new(READING),
             reads: super::reading::Reads::default(),
             failing: Mutex::default(),
             kept: Mutex::default(),
@@ -165,7 +182,8 @@ impl Engine {
         for write in staged {
             let run = write.run;
             let step = self.step(storage, write);
-            storage.put(step, move |outcome| Told::Step(run, outcome));
+            let wrote = Wrote::of(&step);
+            storage.put(step, move |outcome| Told::Step(run, wrote, outcome));
         }
     }
 
@@ -210,16 +228,9 @@ impl Engine {
         };
         for told in told {
             match told {
-                Told::Step(run, outcome) => {
+                Told::Step(run, wrote, outcome) => {
                     self.note_store(storage, &outcome);
-                    let stored = match outcome {
-                        Ok(Written::Done | Written::Forgotten(_)) => Stored::Done,
-                        Ok(Written::Existing(run)) => Stored::Existing(run),
-                        Ok(Written::Conflict(run)) => Stored::Conflict(run),
-                        Err(error) => Stored::Failed(unavailable(&error)),
-                    };
-                    self.apply(Event::Stored { run, stored });
-                    self.ring(run);
+                    self.tell_step(run, wrote, outcome);
                 }
                 Told::Flushed(run, outcome) => {
                     self.note_store(storage, &outcome);
@@ -230,6 +241,31 @@ impl Engine {
                 Told::Other(outcome) => self.note_store(storage, &outcome),
             }
         }
+    }
+
+    /// Tells of a step: Core, whoever started its run, and whoever follows that.
+    fn tell_step(&self, run: RunId, wrote: Wrote, outcome: Result<Written, StoreError>) {
+        let stored = match outcome {
+            Ok(Written::Done | Written::Forgotten(_)) => Stored::Done,
+            Ok(Written::Existing(run)) => Stored::Existing(run),
+            Ok(Written::Conflict(run)) => Stored::Conflict(run),
+            Err(error) => Stored::Failed(unavailable(&error)),
+        };
+        // What was not written may be on disk all the same: whoever follows looks there.
+        let wrote = match stored {
+            Stored::Done => wrote,
+            Stored::Existing(_) | Stored::Conflict(_) | Stored::Failed(_) => Wrote::Unknown,
+        };
+        let mut bell = None;
+        // Under one lock: who begins to follow meanwhile finds what Core says of the disk.
+        let effects = self.decide(Event::Stored { run, stored }, |state| {
+            bell = state.wrote(run, wrote);
+        });
+        // First of all: whoever started the run waits for its end.
+        if let Some(bell) = bell {
+            bell.send_modify(|()| {});
+        }
+        self.act(effects);
     }
 
     pub(super) fn note_store<T>(&self, storage: &Storage, outcome: &Result<T, StoreError>) {
@@ -286,7 +322,7 @@ impl Engine {
                 deadline,
                 first,
             } => Step::Enqueue {
-                run: Box::new(NewRun {
+                run: Arc::new(NewRun {
                     id: write.run,
                     agent: request.agent.clone(),
                     key: request.durable.as_deref().unwrap_or_default().to_owned(),
@@ -333,6 +369,46 @@ impl Engine {
                     content: note.content,
                 }
             }
+        }
+    }
+}
+
+impl Wrote {
+    fn of(step: &Step) -> Self {
+        match step {
+            Step::Enqueue {
+                run,
+                entries,
+                first,
+            } => Self::Run(run.clone(), *first, entries.len() as u64),
+            Step::StartAttempt { entries, .. }
+            | Step::Append { entries, .. }
+            | Step::EndAttempt { entries, .. } => Self::Entries(entries.clone()),
+            Step::Finish { entries, .. } => Self::End(entries.clone()),
+            Step::Note { .. } | Step::KeepAgent { .. } | Step::Forget { .. } | Step::Flush => {
+                Self::Unknown
+            }
+        }
+    }
+}
+
+impl super::State {
+    /// Something is on disk; gives the bell of those who follow its run.
+    fn wrote(&mut self, run: RunId, wrote: Wrote) -> Option<watch::Sender<()>> {
+        match wrote {
+            Wrote::Run(made, first, head) => {
+                let starter = self.starters.get_mut(&run)?;
+                let record = Record::made(Arc::unwrap_or_clone(made), first, head);
+                starter.made = Some(Box::new(record));
+                None
+            }
+            Wrote::Entries(entries) => self.tails.add(run, entries),
+            Wrote::End(entries) => {
+                let known = self.core.durable_on_disk(run);
+                let namespace = known.map(|(agent, _)| agent.namespace.clone());
+                self.tails.end(run, namespace, entries)
+            }
+            Wrote::Unknown => self.tails.lose(run),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The store that is gone with its process: for tests, and for trying things out.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 
@@ -147,7 +147,7 @@ impl Kept {
                 run,
                 entries,
                 first,
-            } => return Ok(self.enqueue(*run, entries, first)),
+            } => return Ok(self.enqueue(Arc::unwrap_or_clone(run), entries, first)),
             step @ (Step::StartAttempt { .. }
             | Step::Append { .. }
             | Step::EndAttempt { .. }
@@ -234,18 +234,7 @@ impl Kept {
                 false => Written::Conflict(id),
             };
         }
-        let record = Record {
-            state: first.map_or(State::Queued, |_| State::Running),
-            attempt: Attempt(u32::from(first.is_some())),
-            counts: crate::run::Counts::default(),
-            not_before: None,
-            holder: first,
-            replayed: None,
-            reply_seq: 0,
-            ended: None,
-            head: 0,
-            run,
-        };
+        let record = Record::made(run, first, 0);
         let mut row = Row {
             record,
             journal: Vec::new(),

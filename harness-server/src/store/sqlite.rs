@@ -38,9 +38,6 @@ const LOCK: &str = "harness.lock";
 /// How long a connection waits for another one of ours.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections for reading that are kept open.
-const READERS_KEPT: usize = 4;
-
 /// A store in one SQLite file.
 pub struct Sqlite {
     path: PathBuf,
@@ -48,6 +45,8 @@ pub struct Sqlite {
     checkpoints: Arc<Checkpoints>,
     /// The one that writes, and then the others.
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Connections for reading that are free: as many as ever were needed at once, since opening one
+    /// costs more than most reads.
     readers: Mutex<Vec<Connection>>,
     /// Held as long as the store is open.
     _lock: File,
@@ -140,10 +139,7 @@ impl Sqlite {
         };
         // One that has failed is not asked again.
         let answer = ask(&connection).map_err(|error| failed(&error))?;
-        let mut kept = kept();
-        if kept.len() < READERS_KEPT {
-            kept.push(connection);
-        }
+        kept().push(connection);
         Ok(answer)
     }
 }

@@ -209,7 +209,7 @@ async fn a_run_made_before_the_clock_was_set_back_is_delivered() {
     };
     let run_id = run.id.to_string();
     let step = Step::Enqueue {
-        run: Box::new(run),
+        run: std::sync::Arc::new(run),
         entries: vec![entry],
         first: None,
     };

@@ -39,6 +39,8 @@ struct Waiting {
     bytes: usize,
     runs: AHashMap<RunId, Held>,
     closed: bool,
+    /// Whether the writer is to be woken: not while it commits, as waking is a system call.
+    writer_sleeps: bool,
 }
 
 /// What waits of a run.
@@ -90,20 +92,23 @@ impl Waiting {
 
 impl Queue {
     pub(super) fn put(&self, step: Step, done: Done) {
-        let refused = {
-            let mut waiting = self.lock();
-            if waiting.closed {
-                Some((StoreError::Failed("it is closed".to_owned()), done))
-            } else if waiting.is_full_for(&step) {
-                Some((StoreError::Overloaded, done))
-            } else {
-                waiting.put(step, done);
-                None
-            }
+        let mut waiting = self.lock();
+        let refused = if waiting.closed {
+            Some(StoreError::Failed("it is closed".to_owned()))
+        } else if waiting.is_full_for(&step) {
+            Some(StoreError::Overloaded)
+        } else {
+            None
         };
-        match refused {
-            Some((error, done)) => done(Err(error)),
-            None => self.changed.notify_one(),
+        if let Some(error) = refused {
+            drop(waiting);
+            return done(Err(error));
+        }
+        waiting.put(step, done);
+        let wakes = std::mem::take(&mut waiting.writer_sleeps);
+        drop(waiting);
+        if wakes {
+            self.changed.notify_one();
         }
     }
 
@@ -114,6 +119,7 @@ impl Queue {
             if waiting.closed {
                 return None;
             }
+            waiting.writer_sleeps = true;
             waiting = self
                 .changed
                 .wait(waiting)

@@ -117,9 +117,16 @@ fn known(connection: &Connection, run: &NewRun, entries: &[Entry]) -> Result<Wri
     })
 }
 
-/// What holds in `runs` for a fence whose parameters are ?1 to ?3.
-const FENCE: &str = "run_id = ?1 AND attempt = ?2 AND end_time IS NULL AND ?3 = \
-     (SELECT seq FROM journal WHERE run_id = ?1 ORDER BY seq DESC LIMIT 1)";
+/// A change of `runs` behind a fence, whose parameters are ?1 to ?3.
+macro_rules! fenced {
+    ($change:literal) => {
+        concat!(
+            $change,
+            " WHERE run_id = ?1 AND attempt = ?2 AND end_time IS NULL AND ?3 = ",
+            "(SELECT seq FROM journal WHERE run_id = ?1 ORDER BY seq DESC LIMIT 1)"
+        )
+    };
+}
 
 fn start_attempt(
     connection: &Connection,
@@ -127,11 +134,11 @@ fn start_attempt(
     holder: &Holder,
     entries: &[Entry],
 ) -> Result<Option<Written>> {
-    let sql = format!(
+    const SQL: &str = fenced!(
         "UPDATE runs SET state = 2, attempt = attempt + 1, worker_id = ?4, lease = ?5, \
-         not_before = NULL WHERE {FENCE}"
+         not_before = NULL"
     );
-    let held = connection.prepare_cached(&sql)?.execute(params![
+    let held = connection.prepare_cached(SQL)?.execute(params![
         fence.run.0.as_bytes(),
         fence.attempt.0,
         fence.head.cast_signed(),
@@ -148,11 +155,10 @@ fn end_attempt(
     not_before: Option<Stamp>,
     entries: &[Entry],
 ) -> Result<Option<Written>> {
-    let sql = format!(
-        "UPDATE runs SET state = 1, counted = ?4, uncounted = ?5, killed = ?6, not_before = ?7 \
-         WHERE {FENCE}"
+    const SQL: &str = fenced!(
+        "UPDATE runs SET state = 1, counted = ?4, uncounted = ?5, killed = ?6, not_before = ?7"
     );
-    let held = connection.prepare_cached(&sql)?.execute(params![
+    let held = connection.prepare_cached(SQL)?.execute(params![
         fence.run.0.as_bytes(),
         fence.attempt.0,
         fence.head.cast_signed(),
@@ -170,14 +176,14 @@ fn finish(
     (state, reply_seq): (State, u64),
     entries: &[Entry],
 ) -> Result<Option<Written>> {
+    const SQL: &str = fenced!(
+        "UPDATE runs SET state = ?4, reply_seq = ?5, end_time = ?6, end_seq = ?7, \
+         not_before = NULL"
+    );
     let Some(last) = entries.last() else {
         return Ok(None);
     };
-    let sql = format!(
-        "UPDATE runs SET state = ?4, reply_seq = ?5, end_time = ?6, end_seq = ?7, \
-         not_before = NULL WHERE {FENCE}"
-    );
-    let held = connection.prepare_cached(&sql)?.execute(params![
+    let held = connection.prepare_cached(SQL)?.execute(params![
         fence.run.0.as_bytes(),
         fence.attempt.0,
         fence.head.cast_signed(),

@@ -3,7 +3,7 @@
 use rusqlite::{Connection, TransactionBehavior};
 
 use super::super::{Done, Step, StoreError, Written};
-use super::checkpoints::Checkpoints;
+use super::checkpoints::{Checkpoints, Log};
 use super::place::Place;
 use super::queue::Queue;
 use super::{failed, steps};
@@ -15,18 +15,18 @@ pub(super) fn run(
     queue: &Queue,
     checkpoints: &Checkpoints,
 ) {
+    let mut log = Log::new(checkpoints, &connection);
     while let Some(group) = queue.take() {
         let (steps, told): (Vec<Step>, Vec<Done>) = group.into_iter().unzip();
         let outcomes = match place.check() {
             Ok(()) => write(&mut connection, &steps),
             Err(error) => steps.iter().map(|_| Err(error.clone())).collect(),
         };
-        let bytes = steps.iter().map(Step::bytes).sum();
         drop(steps);
         for (done, outcome) in told.into_iter().zip(outcomes) {
             done(outcome);
         }
-        checkpoints.written(&connection, bytes);
+        log.committed(&connection);
     }
 }
 

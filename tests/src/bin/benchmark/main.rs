@@ -112,6 +112,12 @@ enum Role {
         #[arg(long, value_enum, default_value = "raw")]
         kind: sdk_worker::Kind,
     },
+    /// A client that asks at a steady rate
+    SteadyAsks {
+        #[command(flatten)]
+        threads: Threads,
+        address: String,
+    },
     /// A client that asks so often, all at once
     AskOnce {
         #[command(flatten)]
@@ -182,6 +188,7 @@ fn act(role: Role) {
             workers,
             kind,
         } => threads.block_on(sdk_worker::run(address, slots, workers, kind)),
+        Role::SteadyAsks { threads, address } => threads.block_on(durable::steady::run(address)),
         Role::AskOnce {
             threads,
             address,

@@ -1,0 +1,114 @@
+//! Following the journal of a durable run: from its tail where that reaches, else from the store.
+//!
+//! A follower sees nothing that is not on disk: a tail grows when the store has told of a step.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::envelope::Failure;
+use crate::ids::RunId;
+use crate::store::Page;
+
+use super::Engine;
+use super::durable::told;
+use super::storing::Storage;
+
+/// Entries of a journal that are read at once, and their bytes.
+const PAGE: (usize, usize) = (64, 256 * 1024);
+
+/// A reader of a durable run's journal; what is not on disk it does not see.
+pub struct Followed {
+    engine: Engine,
+    storage: Arc<Storage>,
+    run: RunId,
+    from: u64,
+    grown: watch::Receiver<()>,
+}
+
+impl Engine {
+    /// Follows the journal of a durable run of a namespace from a number on, where the run is in
+    /// memory or has just ended.
+    #[must_use]
+    pub fn follow_known(&self, run: RunId, namespace: &str, from: u64) -> Option<Followed> {
+        let storage = self.0.storage.clone()?;
+        let grown = {
+            let state = &mut *self.lock();
+            match state.core.durable_on_disk(run) {
+                Some((agent, _)) if *agent.namespace != *namespace => return None,
+                Some((_, head)) => state.tails.follow(run, Some(head)),
+                None => state.tails.follow_ended(run, namespace)?,
+            }
+        };
+        Some(self.followed(storage, run, from, grown))
+    }
+
+    /// Follows the journal of a durable run, which is on disk, from a number on.
+    #[must_use]
+    pub fn follow(&self, run: RunId, from: u64) -> Option<Followed> {
+        let storage = self.0.storage.clone()?;
+        let grown = self.lock().tails.follow(run, None);
+        Some(self.followed(storage, run, from, grown))
+    }
+
+    fn followed(
+        &self,
+        storage: Arc<Storage>,
+        run: RunId,
+        from: u64,
+        grown: watch::Receiver<()>,
+    ) -> Followed {
+        Followed {
+            engine: self.clone(),
+            storage,
+            run,
+            from: from.max(1),
+            grown,
+        }
+    }
+}
+
+impl Followed {
+    /// Its run.
+    #[must_use]
+    pub fn run(&self) -> RunId {
+        self.run
+    }
+
+    /// The next entries, none when there are no more yet.
+    ///
+    /// # Errors
+    /// The store cannot be read.
+    pub async fn next(&mut self) -> Result<Page, Box<Failure>> {
+        self.grown.mark_unchanged();
+        let (run, from) = (self.run, self.from);
+        let kept = self.engine.lock().tails.read(run, from);
+        let page = match kept {
+            Some(page) => page,
+            None => {
+                let read = self.engine.reading(&self.storage, move |_, storage| {
+                    storage.store().journal(run, from, PAGE.0, PAGE.1)
+                });
+                read.await.map_err(told)?
+            }
+        };
+        if let Some(last) = page.entries.last() {
+            self.from = last.seq + 1;
+        }
+        Ok(page)
+    }
+
+    /// Waits until the journal has grown since it was last read.
+    pub async fn grown(&mut self) {
+        if self.grown.changed().await.is_err() {
+            // Its bell is gone with the engine: nothing grows any more.
+            std::future::pending().await
+        }
+    }
+}
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        self.engine.lock().tails.leave(self.run);
+    }
+}
