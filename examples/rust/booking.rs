@@ -16,7 +16,6 @@ use worker_sdk::agent_loop::{
     AgentLoop, Class, Line, Message, Request, ScriptedModel, Tool, ToolContext, ToolError,
 };
 use worker_sdk::journal::Local;
-use worker_sdk::testing;
 
 /// The run, in whichever process it goes on.
 const RUN: &str = "0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3";
@@ -108,20 +107,11 @@ fn last_result(request: &Request) -> &str {
 }
 
 async fn book(folder: &Path, die_in: Option<String>) -> Result<String, Box<dyn Error>> {
-    let journal = Local::open(folder.join("journal.db"))?.attempt(RUN)?;
-    let attempt = journal.number();
-    let context = testing::context()
-        .run_id(RUN)
-        .attempt(attempt)
-        .journal(journal);
-    let (ctx, _) = context.build();
+    let attempt = Local::open(folder.join("journal.db"))?.attempt(RUN)?;
     let file = folder.join("world.txt");
     let agent = agent(World { file, die_in })?;
-    let ended = agent.run(&ctx, &"Book a room in Rome.".into()).await;
-    let ended = ended.map_err(|error| error.message().to_owned())?;
-    let answer = ended
-        .into_answer()
-        .map_err(|error| error.message().to_owned())?;
+    let answer = attempt.run(&agent, "Book a room in Rome.".into()).await;
+    let answer = answer.map_err(|error| error.message().to_owned())?;
     Ok(answer.text)
 }
 

@@ -39,7 +39,7 @@ use output::Form;
 
 const EXAMPLES: &str = "\
 Examples:
-  harness demo                       see it work: an answer, a hung agent stopped on time
+  harness demo                       see it work: an answer, tools, a hung agent stopped on time
   harness serve                      run a harness on 127.0.0.1:7070
   harness dev -- python3 worker.py   and a worker of yours, replaced when you save
   harness ask echo '\"hello\"'         ask an agent

@@ -2,8 +2,9 @@
 //!
 //! Owns [`Context`]: the deadline, cancellation, output, progress, metadata and asking other
 //! agents. What it writes goes to a journal through `sink`, so the same context works without a
-//! harness ([`crate::testing`]). It decides nothing: the harness keeps the deadline.
+//! harness (`journal::Attempt`, [`crate::testing`]). It decides nothing: the harness keeps the deadline.
 
+pub(crate) mod alone;
 mod blocking;
 mod cancel;
 mod facts;

@@ -31,7 +31,8 @@ pub type Appending<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + Send +
 /// The journal of one attempt: what earlier attempts of the run recorded, and where this one
 /// records.
 ///
-/// A context of [`crate::testing`] takes any; a worker's writes to the harness.
+/// A context of [`crate::testing`] takes any; a worker's writes to the harness, and that of
+/// `Attempt` to its file.
 pub trait Journal: Send + Sync + 'static {
     /// The steps and the usage that earlier attempts of the run recorded, oldest first. Asked once,
     /// at the attempt's first step.

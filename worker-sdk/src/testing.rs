@@ -24,14 +24,13 @@
 
 mod watched;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::agent::{Agent, AgentError};
 use crate::client::Harness;
-use crate::context::{Caller, CancelReason, Context, Facts, LogLevel, Sink, Trace, deadline_in};
+use crate::context::{CancelReason, Context, Facts, LogLevel, Sink, alone, deadline_in};
 use crate::journal::{Entry, Journal, Memory, Step};
 use crate::payload::Payload;
 use watched::Watched;
@@ -42,38 +41,17 @@ use watched::Watched;
 /// # Errors
 /// What the agent answers, or an error of type `DEADLINE_EXCEEDED`.
 pub async fn run<A: Agent>(agent: &A, request: A::Request) -> Result<A::Reply, AgentError> {
-    let (ctx, record) = context().build();
-    let time_left = ctx.time_left();
-    match tokio::time::timeout(time_left, agent.reply(ctx, request)).await {
-        Ok(result) => result,
-        Err(_) => {
-            record.cancel(CancelReason::DeadlineExceeded);
-            Err(AgentError::new(
-                "DEADLINE_EXCEEDED",
-                "the agent did not reply before its deadline",
-            ))
-        }
-    }
+    let (ctx, _) = context().build();
+    alone::run(agent, ctx, request).await
 }
 
 /// A context to set up; every setting has a default.
 pub fn context() -> ContextBuilder {
+    let timeout = Duration::from_secs(60);
+    let run_id = "00000000-0000-7000-8000-000000000000".to_owned();
     ContextBuilder {
-        timeout: Duration::from_secs(60),
-        facts: Facts {
-            run_id: "00000000-0000-7000-8000-000000000000".to_owned(),
-            attempt: 1,
-            deadline: tokio::time::Instant::now().into_std(),
-            durable: false,
-            metadata: HashMap::new(),
-            caller: Caller {
-                subject: "anonymous".to_owned(),
-                namespace: "default".to_owned(),
-            },
-            depth: 0,
-            trace: Trace::default(),
-            idempotency_key: String::new(),
-        },
+        timeout,
+        facts: alone::facts(run_id, 1, timeout),
         harness: None,
         journal: Arc::new(Memory::new()),
         crash_at: usize::MAX,

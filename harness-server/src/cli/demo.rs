@@ -1,10 +1,12 @@
-//! `harness demo`: a harness, two pools of one process, an answer, and a hung agent that is stopped
-//! at its deadline and replaced, told with the clocks that were read.
+//! `harness demo`: a harness, three pools of one process, an answer, a model that uses tools, and a hung
+//! agent that is stopped at its deadline and replaced, told with the clocks that were read.
 //!
-//! Owns the life of it all: start, tell the story, stay, leave. What is told is `story`, what runs in
-//! a worker process is `worker`.
+//! Owns the life of it all: start, tell the story, stay, leave. What is told is `story` and `tools`, what
+//! runs in a worker process is `worker`; `research` is the example of that name, its file linked here.
 
+mod research;
 mod story;
+mod tools;
 pub(super) mod worker;
 
 use std::time::Duration;
@@ -33,13 +35,16 @@ const TERM_GRACE: Duration = Duration::from_millis(300);
 /// The agent that answers.
 const ECHO: &str = "echo";
 
-/// The agent that does not.
+/// The agent that is a language model with tools.
+const RESEARCH: &str = "research";
+
+/// The agent that does not answer.
 const HANG: &str = "hang";
 
-/// See it work: an answer, and a hung agent stopped at its deadline and replaced
+/// See it work: an answer, a model that uses tools, a hung agent stopped at its deadline and replaced
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs a harness on 127.0.0.1:7070, or on a free port when that is taken, and two pools of one worker
+Runs a harness on 127.0.0.1:7070, or on a free port when that is taken, and three pools of one worker
 process. It stays up until Ctrl-C so that it can be asked. With --exit it ends after the story: 0 when
 every part happened within two seconds of its time, else 1.
 
@@ -128,7 +133,7 @@ impl Stage {
 async fn bind() -> Result<Server, CliError> {
     let mut config = Config {
         guard: Some(guardian()),
-        pools: vec![pool(ECHO)?, pool(HANG)?],
+        pools: vec![pool(ECHO)?, pool(RESEARCH)?, pool(HANG)?],
         ..Config::default()
     };
     config.limits.shutdown_grace = GRACE;
@@ -167,6 +172,7 @@ fn invitation(address: &str) -> Vec<String> {
         "It stays up until Ctrl-C. From another terminal, in this folder:".to_owned(),
         String::new(),
         format!("  {program} ask echo '\"hello\"'{flag}"),
+        format!("  {program} ask research '\"Which river is long?\"' --stream{flag}"),
         format!("  {program} ask hang --timeout 2s{flag}"),
         format!("  {program} pools{flag}"),
         String::new(),

@@ -157,6 +157,13 @@ fn the_demo_tells_its_story_and_its_lines_work() {
     let mut rest = story.as_str();
     for part in [
         "answered: hello",
+        "ask research",
+        "it says: Let me look.",
+        "answered after 3 model calls and 2 tool calls",
+        "step model turn-1",
+        r#"step tool/search call_1_0: {"titles":["Nile"]}"#,
+        "step tool/read call_2_0: The Nile",
+        "step model turn-3",
         "request is with process",
         "deadline: caller answered",
         "SIGTERM",
@@ -173,11 +180,12 @@ fn the_demo_tells_its_story_and_its_lines_work() {
         .lines()
         .filter(|line| line.contains("/harness "))
         .collect();
-    assert_eq!(lines.len(), 3, "{story}");
+    assert_eq!(lines.len(), 4, "{story}");
     for (line, code, printed) in [
         (lines[0], 0, "hello"),
-        (lines[1], 4, "deadline passed"),
-        (lines[2], 0, "hang"),
+        (lines[1], 0, "The Amazon carries"),
+        (lines[2], 4, "deadline passed"),
+        (lines[3], 0, "hang"),
     ] {
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", line]);
@@ -187,7 +195,7 @@ fn the_demo_tells_its_story_and_its_lines_work() {
     }
 
     let children = processes_in(&story);
-    assert_eq!(children.len(), 4, "{story}");
+    assert_eq!(children.len(), 5, "{story}");
     demo.signal(Signal::SIGINT);
     let left = demo.finish();
     assert_eq!(left.code, Some(0), "{left}");

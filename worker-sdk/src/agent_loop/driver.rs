@@ -124,8 +124,8 @@ impl AgentLoop {
         AgentLoopBuilder::new(Arc::new(model))
     }
 
-    /// Runs to its end, whatever that is. A context of [`crate::testing`] runs it without a harness,
-    /// on any journal.
+    /// Runs to its end, whatever that is. The context of a `journal::Attempt` runs it without a
+    /// harness, on a journal in a file; one of [`crate::testing`] on any.
     ///
     /// # Errors
     /// The prompt has no messages; the journal cannot be written, or holds what this agent did not

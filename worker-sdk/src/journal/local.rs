@@ -6,11 +6,14 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use rusqlite::{Connection, ErrorCode, params};
 use uuid::Uuid;
 
 use super::{Appending, Entry, Journal, Recorded};
+use crate::agent::{Agent, AgentError};
+use crate::context::{Context, Sink, alone};
 use crate::error::{Error, ErrorKind, Remote};
 use crate::wire::entries::{ENTRY_BYTES_MAX, JOURNAL_SQL};
 
@@ -22,7 +25,7 @@ const APPEND: &str = "INSERT INTO journal (run_id, seq, attempt, worker_seq, tim
 ///
 /// ```
 /// use worker_sdk::journal::Local;
-/// use worker_sdk::{Agent, Context, agent_fn, testing};
+/// use worker_sdk::{Context, agent_fn};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let folder = tempfile::tempdir()?;
@@ -33,9 +36,8 @@ const APPEND: &str = "INSERT INTO journal (run_id, seq, attempt, worker_seq, tim
 /// });
 /// let run_id = "0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3";
 /// // As often as it takes: what is recorded is not done again.
-/// let journal = Local::open(&path)?.attempt(run_id)?;
-/// let (ctx, _) = testing::context().run_id(run_id).attempt(journal.number()).journal(journal).build();
-/// assert_eq!(agent.reply(ctx, 7).await.unwrap(), 7);
+/// let attempt = Local::open(&path)?.attempt(run_id)?;
+/// assert_eq!(attempt.run(&agent, 7).await.unwrap(), 7);
 /// # Ok::<(), worker_sdk::Error>(())
 /// # })?;
 /// # Ok(())
@@ -81,6 +83,7 @@ impl Local {
             file: self.clone(),
             run_id,
             number: newest + 1,
+            timeout: Duration::MAX,
             recorded,
             place: Arc::new(Mutex::new(Place { head, written: 0 })),
         })
@@ -109,12 +112,13 @@ fn read(connection: &Connection, run_id: Uuid) -> rusqlite::Result<(u32, u64, Ve
     Ok((newest, head, recorded))
 }
 
-/// One attempt of a run, to record in. Every append is on disk when it returns.
+/// One attempt of a run, which goes on where the file ends. Every append is on disk when it returns.
 #[derive(Clone)]
 pub struct Attempt {
     file: Local,
     run_id: Uuid,
     number: u32,
+    timeout: Duration,
     recorded: Vec<Recorded>,
     place: Arc<Mutex<Place>>,
 }
@@ -127,9 +131,38 @@ struct Place {
 }
 
 impl Attempt {
-    /// Its number, from 1; to be given to [`crate::testing::ContextBuilder::attempt`].
+    /// Its number, from 1.
     pub fn number(&self) -> u32 {
         self.number
+    }
+
+    /// How long the agent may take, from the moment it is given its context. Default as long as it
+    /// likes.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Runs an agent to its reply. At the deadline it is dropped, as a harness would; what it has
+    /// recorded stays, and the next attempt goes on from there. So it does when this future is
+    /// dropped.
+    ///
+    /// # Errors
+    /// What the agent answers, or an error of type `DEADLINE_EXCEEDED`.
+    pub async fn run<A: Agent>(
+        self,
+        agent: &A,
+        request: A::Request,
+    ) -> Result<A::Reply, AgentError> {
+        alone::run(agent, self.context(), request).await
+    }
+
+    /// A context for whoever runs the agent otherwise, such as `agent_loop::AgentLoop::run`. Nobody
+    /// stops it at its deadline but who uses it; [`Context::ask`] reaches no harness.
+    pub fn context(self) -> Context {
+        let facts = alone::facts(self.run_id.to_string(), self.number, self.timeout);
+        Context::new(facts, Sink::Journal(Arc::new(self)), None)
     }
 
     /// Writes where nobody else has: another attempt that has written since has taken the place.

@@ -1,18 +1,45 @@
 //! The journal in a local file.
 
 use std::path::Path;
+use std::time::Duration;
 
 use worker_sdk::journal::{Entry, Journal, Local};
-use worker_sdk::{Agent, Context, ErrorKind, Payload, StepError, agent_fn, testing};
+use worker_sdk::{Agent, AgentError, Context, ErrorKind, Payload, StepError, agent_fn};
 
 const RUN: &str = "0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3";
 
 /// The next attempt of the run in this file, opened anew as after a crash.
 fn context(path: &Path) -> Context {
     let attempt = Local::open(path).unwrap().attempt(RUN).unwrap();
-    let number = attempt.number();
-    let context = testing::context().run_id(RUN).attempt(number);
-    context.journal(attempt).build().0
+    attempt.context()
+}
+
+#[tokio::test]
+async fn an_agent_runs_alone_until_its_deadline_and_goes_on_in_the_next_attempt() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = Local::open(folder.path().join("journal.db")).unwrap();
+    let agent = agent_fn(|ctx: Context, hang: bool| async move {
+        assert_eq!(ctx.run_id(), RUN);
+        let first = ctx.attempt();
+        let first: u32 = ctx.step("first", |_| async move { Ok(first) }).await?;
+        if hang {
+            std::future::pending::<()>().await;
+        }
+        assert!(ctx.time_left() > Duration::from_secs(86_400 * 365));
+        Ok::<_, AgentError>((first, ctx.attempt()))
+    });
+    let whole = file.attempt(RUN).unwrap().run(&agent, false).await;
+    assert_eq!(whole.unwrap(), (1, 1));
+    let attempt = file.attempt(RUN).unwrap();
+    let stopped = attempt.timeout(Duration::from_millis(50)).run(&agent, true);
+    let error = stopped.await.unwrap_err();
+    assert_eq!(error.error_type(), "DEADLINE_EXCEEDED");
+    let again = file.attempt(RUN).unwrap().run(&agent, false).await;
+    assert_eq!(
+        again.unwrap(),
+        (1, 2),
+        "the step of the first attempt stands"
+    );
 }
 
 #[tokio::test]

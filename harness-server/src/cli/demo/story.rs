@@ -8,7 +8,7 @@ use harness_server::supervisor;
 use worker_sdk::client::admin::SlotState;
 use worker_sdk::{Answer, ErrorKind, Harness};
 
-use super::{CANCEL_GRACE, ECHO, HANG, Stage, TERM_GRACE};
+use super::{CANCEL_GRACE, ECHO, HANG, RESEARCH, Stage, TERM_GRACE, tools};
 use crate::cli::error::CliError;
 use crate::cli::output;
 
@@ -38,7 +38,7 @@ struct Hung {
 /// # Errors
 /// Which part did not happen, or not in time.
 pub(super) async fn tell(stage: &Stage) -> Result<(), CliError> {
-    let (echo, hang) = ready(stage).await?;
+    let [echo, research, hang] = ready(stage).await?;
     for line in [
         format!(
             "process {}: harness on {}",
@@ -46,6 +46,9 @@ pub(super) async fn tell(stage: &Stage) -> Result<(), CliError> {
             stage.address
         ),
         format!("process {echo}: pool of one, agent echo"),
+        format!(
+            "process {research}: pool of one, agent research: a script in a model's place, and tools"
+        ),
         format!("process {hang}: pool of one, agent hang, which never answers"),
         String::new(),
         "ask echo '\"hello\"'".to_owned(),
@@ -62,6 +65,8 @@ pub(super) async fn tell(stage: &Stage) -> Result<(), CliError> {
         clock(start.elapsed()),
         answer.value
     ))?;
+
+    in_time("what research tells", tools::tell(stage)).await??;
 
     output::line("\nask hang --timeout 0.5s")?;
     for (at, what) in told(hang, hung(stage).await?)? {
@@ -121,21 +126,22 @@ fn told(process: u32, hung: Hung) -> Result<Vec<(Duration, String)>, CliError> {
     Ok(told.into())
 }
 
-/// Waits until both workers are there; gives their process ids.
-async fn ready(stage: &Stage) -> Result<(u32, u32), CliError> {
-    let both = async {
+/// Waits until every worker is there; gives their process ids.
+async fn ready(stage: &Stage) -> Result<[u32; 3], CliError> {
+    let all = async {
         loop {
-            if let (Some(echo), Some(hang)) = (
+            if let (Some(echo), Some(research), Some(hang)) = (
                 ready_process(&stage.pools, ECHO).await,
+                ready_process(&stage.pools, RESEARCH).await,
                 ready_process(&stage.pools, HANG).await,
             ) {
-                return (echo, hang);
+                return [echo, research, hang];
             }
             tokio::time::sleep(LOOK).await;
         }
     };
-    let both = tokio::time::timeout(START_TIMEOUT, both).await;
-    both.map_err(|_| missing("both workers attach", START_TIMEOUT))
+    let all = tokio::time::timeout(START_TIMEOUT, all).await;
+    all.map_err(|_| missing("all workers attach", START_TIMEOUT))
 }
 
 /// Asks the agent that hangs, and watches what becomes of it.
@@ -225,6 +231,6 @@ fn missing(what: &str, bound: Duration) -> CliError {
 }
 
 /// Seconds with their milliseconds.
-fn clock(since: Duration) -> String {
+pub(super) fn clock(since: Duration) -> String {
     format!("{:.3} s", since.as_secs_f64())
 }

@@ -1,10 +1,12 @@
 //! What runs in a worker process of the demo: one agent, offered through the SDK like any other.
 
 use clap::{Args, ValueEnum};
+use worker_sdk::agent_loop::AgentLoop;
 use worker_sdk::{
     AgentError, BlockingContext, Context, Error, Payload, Worker, agent_fn, blocking_fn,
 };
 
+use super::research;
 use crate::cli::error::CliError;
 
 /// A worker of `harness demo`, told by its pool where to dial
@@ -16,6 +18,7 @@ pub(in crate::cli) struct DemoWorker {
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Agent {
     Echo,
+    Research,
     Hang,
 }
 
@@ -30,6 +33,15 @@ impl DemoWorker {
                 Worker::builder(agent_fn(echo))
                     .from_env()
                     .description("answers with what it was asked")
+                    .run()
+                    .await
+            }
+            Agent::Research => {
+                let agent = research::agent(AgentLoop::builder(research::scripted()))
+                    .expect("the tools of the example must be registrable");
+                Worker::builder(agent)
+                    .from_env()
+                    .description("answers from a small library")
                     .run()
                     .await
             }

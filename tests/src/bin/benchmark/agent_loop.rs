@@ -111,8 +111,7 @@ async fn turns() -> Vec<Row> {
     let mut on_disk = Vec::new();
     for run in 0..20 {
         let run_id = format!("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2{run:02x}");
-        let journal = file.attempt(&run_id).expect("an attempt");
-        let (ctx, _) = testing::context().run_id(&*run_id).journal(journal).build();
+        let ctx = file.attempt(&run_id).expect("an attempt").context();
         let begin = Instant::now();
         agent.run(&ctx, &prompt).await.expect("a run");
         on_disk.push(begin.elapsed().as_secs_f64() / f64::from(TURNS + 1));

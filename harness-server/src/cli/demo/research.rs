@@ -1,0 +1,1 @@
+../../../../examples/rust/research/agent.rs
