@@ -14,8 +14,7 @@ use super::{guardian, output};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Reads the file as `harness serve` would, and tries the folder and the isolation of each pool with a
-process that looks for the command and ends at once, and the socket it would dial back to. No
-command is run and no address is listened on.
+process that ends at once, and the socket it would dial back to. Its commands are not run and its addresses are not listened on.
 
 Examples:
   harness check harness.toml")]

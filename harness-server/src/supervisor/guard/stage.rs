@@ -3,19 +3,15 @@
 //!
 //! Owns the order of these steps. What each part of the isolation takes is in [`super::confine`].
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
 use std::process::Command;
 
-use nix::errno::Errno;
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
-use nix::unistd::{
-    AccessFlags, Pid, access, dup2_stderr, dup2_stdin, dup2_stdout, getppid, setsid,
-};
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getppid, setsid};
 
 use super::{confine, socket};
 use crate::supervisor::process::STREAMS;
@@ -23,9 +19,6 @@ use crate::supervisor::wire::{self, Channel, Launch, Order, Progress, Refusal};
 
 /// The first file descriptor that is no standard stream.
 const FIRST_FREE: i32 = 3;
-
-/// Where the C library looks for a command when there is no PATH.
-const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
 /// Reads what to become and becomes it; comes back only when that fails.
 pub(super) fn become_worker() -> io::Result<()> {
@@ -52,7 +45,7 @@ pub(super) fn become_worker() -> io::Result<()> {
     }
 }
 
-/// Takes on everything and executes the command, or looks for it alone when it is a trial.
+/// Takes on everything and executes the command, or ends well when it is a trial.
 fn run(
     channel: &Channel,
     launch: Launch,
@@ -73,28 +66,10 @@ fn run(
         settle(streams, guardian).and_then(|()| channel.send(&wire::line(&Progress::Ready)?, &[]));
     settled.map_err(|error| Refusal::Broken(error.to_string()))?;
     if launch.trial {
-        return find(&command).map_err(|error| Refusal::Command(error as i32));
+        return Ok(());
     }
     confine::take_on_last(&launch.isolation)?;
     Err(Refusal::Command(number(&command.exec())))
-}
-
-/// Whether there is a file to execute: a path, or a name in one of the folders of its PATH.
-fn find(command: &Command) -> nix::Result<()> {
-    let program = Path::new(command.get_program());
-    let executable = |file: &Path| match file.is_dir() {
-        true => Err(Errno::EACCES),
-        false => access(file, AccessFlags::X_OK),
-    };
-    if program.components().count() > 1 {
-        return executable(program);
-    }
-    let path = command.get_envs().find(|(name, _)| *name == "PATH");
-    let path = path
-        .and_then(|(_, value)| value)
-        .unwrap_or(OsStr::new(DEFAULT_PATH));
-    let mut tried = std::env::split_paths(path).map(|folder| executable(&folder.join(program)));
-    tried.find(Result::is_ok).unwrap_or(Err(Errno::ENOENT))
 }
 
 /// The streams in their places, nothing else open, no signal blocked, and death with the guardian.
