@@ -131,6 +131,24 @@ pub struct Used {
     pub cost_micros: u64,
 }
 
+impl Used {
+    /// All tokens, read and written.
+    pub fn tokens(&self) -> u64 {
+        self.input_tokens.saturating_add(self.output_tokens)
+    }
+
+    /// The same and a call more. A provider that tells of more than there can be reaches every
+    /// limit and wraps around none.
+    fn and(self, usage: &Usage, cost_micros: u64) -> Self {
+        let told = |tokens: Option<u64>| tokens.unwrap_or(0);
+        Self {
+            input_tokens: self.input_tokens.saturating_add(told(usage.input_tokens)),
+            output_tokens: self.output_tokens.saturating_add(told(usage.output_tokens)),
+            cost_micros: self.cost_micros.saturating_add(cost_micros),
+        }
+    }
+}
+
 impl Machine {
     /// A run at its begin. `fixed_tokens` is what every call carries beside the conversation:
     /// system text and tool schemas. A conversation that is not whole is made so.
@@ -207,7 +225,7 @@ impl Machine {
         if self.turns >= limits.turns {
             return Some(Abort::Turns(limits.turns));
         }
-        let tokens = self.used.input_tokens + self.used.output_tokens;
+        let tokens = self.used.tokens();
         if limits.total_tokens.is_some_and(|most| tokens >= most) {
             return Some(Abort::Tokens(tokens));
         }
@@ -267,10 +285,9 @@ impl Machine {
 
     fn use_up(&mut self, usage: &Usage, counter: &dyn TokenCounter) {
         let input = usage.input_tokens.unwrap_or(0);
-        self.used.input_tokens += input;
-        self.used.output_tokens += usage.output_tokens.unwrap_or(0);
         let prices = self.rules.prices.as_ref();
-        self.used.cost_micros += prices.map_or(0, |prices| prices.cost_micros(usage));
+        let cost = prices.map_or(0, |prices| prices.cost_micros(usage));
+        self.used = self.used.and(usage, cost);
         if !counter.is_exact() && input > 0 {
             self.transcript.calibrate(input);
         }

@@ -101,7 +101,7 @@ pub(super) fn abort(reason: &Abort, turn: u32) {
 }
 
 pub(super) fn final_answer(run_id: &str, total_turns: u32, used: Used, wall_time: Duration) {
-    let total_tokens = used.input_tokens + used.output_tokens;
+    let total_tokens = used.tokens();
     let wall_time_ms = millis(wall_time);
     info!(
         run_id,

@@ -102,7 +102,7 @@ fn usage(raw: &Value) -> Usage {
             .iter()
             .flat_map(|part| names.iter().filter_map(|name| number_of(part, &[name])))
             .collect();
-        (!numbers.is_empty()).then(|| numbers.iter().sum())
+        numbers.into_iter().reduce(u64::saturating_add)
     };
     Usage {
         input_tokens: sum(&[

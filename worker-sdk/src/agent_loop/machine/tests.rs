@@ -323,6 +323,29 @@ fn limits_stop_the_run_before_the_next_call() {
 }
 
 #[test]
+fn usage_of_more_than_can_be_reaches_the_limit() {
+    let mut machine = machine(Rules {
+        limits: Limits {
+            total_tokens: Some(1_000),
+            ..Limits::default()
+        },
+        ..Rules::default()
+    });
+    let mut response = answer(Finish::ToolCalls, vec![call("a", "look", &json!({}))]);
+    response.usage = Usage {
+        input_tokens: Some(u64::MAX),
+        output_tokens: Some(u64::MAX),
+        ..Usage::default()
+    };
+    machine.model_response(response, &COUNTER);
+    let Next::RunTools(planned) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    give(&mut machine, &planned, ToolOutcome::Done, "x");
+    assert_eq!(end(&machine), End::Aborted(Abort::Tokens(u64::MAX)));
+}
+
+#[test]
 fn ids_that_cannot_be_used_are_made_and_results_find_their_calls() {
     let mut machine = machine(Rules::default());
     let planned = ask(
