@@ -23,6 +23,8 @@ pub struct Followed {
     storage: Arc<Storage>,
     run: RunId,
     from: u64,
+    /// Whether it has been seen to have ended, which a tail that began later does not know.
+    ended: bool,
     grown: watch::Receiver<()>,
 }
 
@@ -63,6 +65,7 @@ impl Engine {
             storage,
             run,
             from: from.max(1),
+            ended: false,
             grown,
         }
     }
@@ -83,7 +86,7 @@ impl Followed {
         self.grown.mark_unchanged();
         let (run, from) = (self.run, self.from);
         let kept = self.engine.lock().tails.read(run, from);
-        let page = match kept {
+        let mut page = match kept {
             Some(page) => page,
             None => {
                 let read = self.engine.reading(&self.storage, move |_, storage| {
@@ -92,6 +95,8 @@ impl Followed {
                 read.await.map_err(told)?
             }
         };
+        self.ended |= page.ended;
+        page.ended = self.ended;
         if let Some(last) = page.entries.last() {
             self.from = last.seq + 1;
         }
