@@ -61,7 +61,7 @@ pub(crate) enum What {
 struct Entry(u64, u64, What);
 
 /// Leases in a row; the chance of a back-off is in its policy.
-struct InARow(u128);
+pub(crate) struct InARow(pub(crate) u128);
 
 impl Chance for InARow {
     fn lease(&mut self) -> Lease {

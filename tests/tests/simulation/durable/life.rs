@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use harness_server::dispatch::{Adopted, Chance, Core, Event, Limits, Loaded, Replay, Stored};
+use harness_server::dispatch::{Adopted, Core, Event, Limits, Loaded, Replay, Stored};
 use harness_server::envelope::{Code, Failure};
-use harness_server::ids::{Lease, RunId};
-use harness_server::retry::{Policy, Waits};
+use harness_server::ids::RunId;
 use harness_server::run::Terms;
 use harness_server::store::State;
 
@@ -13,8 +12,8 @@ use super::account::{LATE, Stand, Trigger};
 use super::disk::{Came, Line};
 use super::frames::Down;
 use super::{What, World};
-use crate::model::back_off;
 use crate::tally::Tally;
+use crate::world::InARow;
 
 /// What the disk can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,22 +30,6 @@ pub(super) enum Phase {
     Serves,
     Leaves,
     Down,
-}
-
-/// Leases in a row; the chance of a back-off is in its policy.
-struct InARow(u128);
-
-impl Chance for InARow {
-    fn lease(&mut self) -> Lease {
-        self.0 += 1;
-        Lease(self.0.to_be_bytes())
-    }
-}
-
-impl Waits for InARow {
-    fn wait(&mut self, policy: &Policy, retry: u32) -> Duration {
-        back_off(policy, retry)
-    }
 }
 
 /// A harness without anything in it.
