@@ -8,6 +8,7 @@
 //! | what goes wrong | what happens |
 //! |---|---|
 //! | arguments are not valid | mended where nothing can be lost, else the model is told every problem; nothing is run on a guess ([`prepare_arguments`]) |
+//! | a call should not run | hooks see what the tool would get and allow it, deny it or end the run; what they said is kept ([`AgentLoopBuilder::before_tool`]) |
 //! | a tool fails, hangs, panics | tried again only where its [`Class`] allows that; the last error is what the model reads |
 //! | the worker dies | the next one reads the journal and goes on at the first thing that is not recorded; a side effect never runs twice |
 //! | the model is cut off | no call of a cut answer is ever run ([`Finish`]) |
@@ -36,6 +37,7 @@ mod decoding;
 mod driver;
 mod excerpt;
 mod failure;
+mod hook;
 #[cfg(feature = "http-model")]
 mod http;
 mod machine;
@@ -65,6 +67,7 @@ pub use arguments::{ArgumentSchema, Problem, Rejection, SchemaError, prepare_arg
 pub use budget::{Budget, BytesOverThree, Limits, Prices, TokenCounter};
 pub use driver::{AgentLoop, AgentLoopBuilder, CallState, Ended, ModelRetry, Standing, ToolReport};
 pub use failure::{Answered, Failure, ModelError, judge};
+pub use hook::{PendingCall, Verdict};
 #[cfg(feature = "http-model")]
 pub use http::ProviderError;
 pub use machine::{

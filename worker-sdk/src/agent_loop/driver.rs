@@ -7,6 +7,7 @@
 mod batch;
 mod builder;
 mod calling;
+mod deciding;
 mod report;
 mod standing;
 mod trying;
@@ -20,6 +21,7 @@ use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
 use super::budget::TokenCounter;
+use super::hook::Hook;
 use super::machine::{Abort, Compaction, End, Machine, ModelCall, Next, Rules};
 use super::model::AnyModel;
 use super::prompt::{Answer, Prompt};
@@ -95,8 +97,8 @@ pub use standing::Standing;
 ///
 /// # Errors
 /// A run that ends without an answer is an agent error whose type says how: `Refused`,
-/// `Truncated`, `ToolFailed`, `Aborted`, or what the model failed with, such as
-/// `ModelUnavailable`. Its details are [`Ended`]: which tools finished, never started, or are
+/// `Truncated`, `ToolFailed`, `Aborted`, what a hook ended it with, or what the model failed with,
+/// such as `ModelUnavailable`. Its details are [`Ended`]: which tools finished, never started, or are
 /// unknown.
 #[derive(Clone)]
 pub struct AgentLoop(Arc<Parts>);
@@ -105,6 +107,7 @@ pub struct AgentLoop(Arc<Parts>);
 pub(super) struct Parts {
     model: Arc<dyn AnyModel>,
     toolbox: Toolbox,
+    hooks: Vec<Arc<dyn Hook>>,
     rules: Rules,
     system: Option<Arc<str>>,
     tool_choice: ToolChoice,
@@ -129,7 +132,7 @@ impl AgentLoop {
     ///
     /// # Errors
     /// The prompt has no messages; the journal cannot be written, or holds what this agent did not
-    /// write.
+    /// write; a hook failed, which is retryable.
     pub async fn run(&self, ctx: &Context, prompt: &Prompt) -> Result<Ended, AgentError> {
         if prompt.messages().is_empty() {
             return Err(AgentError::invalid_request("the prompt has no messages"));
@@ -193,10 +196,9 @@ impl Run<'_> {
                 Next::RunTools(planned) => {
                     let batch = self.run_tools(planned).await?;
                     tools.extend(batch.reports);
-                    if batch.is_aborted {
-                        machine.abort(Abort::Cancelled, &batch.results, &*self.parts.counter);
-                    } else {
-                        machine.tool_results(batch.results, &*self.parts.counter);
+                    match batch.abort {
+                        Some(abort) => machine.abort(abort, &batch.results, &*self.parts.counter),
+                        None => machine.tool_results(batch.results, &*self.parts.counter),
                     }
                 }
             }

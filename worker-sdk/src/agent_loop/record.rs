@@ -20,6 +20,9 @@ pub(crate) const COMPACT: &str = "compact";
 /// under the least limit of an entry.
 pub(crate) const STORED_BYTES_MAX: usize = 768 * 1024;
 
+/// The most bytes of an error's text that the model is shown.
+pub(crate) const ERROR_BYTES_MAX: usize = 2_000;
+
 /// The name of a step that runs a tool.
 pub(crate) fn tool_step(tool: &str) -> String {
     format!("tool/{tool}")
@@ -75,6 +78,8 @@ pub(crate) enum ToolStatus {
     Fatal,
     /// Nobody knows whether it had its effect.
     Unknown,
+    /// A hook did not let it run.
+    Denied,
 }
 
 impl ToolStatus {
@@ -85,11 +90,20 @@ impl ToolStatus {
             Self::Timeout => "timeout",
             Self::Fatal => "fatal",
             Self::Unknown => "unknown",
+            Self::Denied => "denied",
         }
     }
 }
 
 impl ToolRecord {
+    /// Of a call that a hook did not let run.
+    pub(crate) fn denied(why: &str) -> Self {
+        let why = head(why, ERROR_BYTES_MAX);
+        let colon = if why.is_empty() { "." } else { ": " };
+        let text = format!("This call was denied and did not run{colon}{why}");
+        Self::new(ToolStatus::Denied, text, 0)
+    }
+
     pub(crate) fn new(status: ToolStatus, text: String, tries: u32) -> Self {
         let bytes = text.len() as u64;
         Self {

@@ -29,7 +29,8 @@ pub(crate) use error::ToolFailure;
 /// ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Changes nothing: it may run again at any time, and its begin is not recorded.
+    /// Changes nothing: it may run again at any time, and its begin is not recorded unless there
+    /// are hooks.
     ReadOnly,
     /// Running it twice under one idempotency key is the same as once.
     Idempotent,

@@ -33,6 +33,7 @@ pub struct Step<'a, T> {
     key: Option<String>,
     effect: Effect,
     check: Option<Work<'a, Option<T>>>,
+    gate: Option<Work<'a, Option<Result<T, AgentError>>>>,
     work: Work<'a, T>,
 }
 
@@ -102,6 +103,7 @@ impl Context {
             key: None,
             effect: Effect::Idempotent,
             check: None,
+            gate: None,
             work: Box::new(move |key| Box::pin(work(key))),
         }
     }
@@ -182,6 +184,22 @@ where
         self
     }
 
+    /// Asks before the work begins: None lets it run, Some is recorded as its result in its stead.
+    /// An error of the gate is the step's and is not recorded. What was let through is not asked
+    /// about again, so the begin of the work is recorded whatever its effect.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn gated<G, F>(mut self, gate: G) -> Self
+    where
+        G: FnOnce(String) -> F + Send + 'a,
+        F: Future<Output = Result<Option<Result<T, AgentError>>, AgentError>> + Send + 'a,
+    {
+        if self.effect == Effect::ReadOnly {
+            self.effect = Effect::Idempotent;
+        }
+        self.gate = Some(Box::new(move |key| Box::pin(gate(key))));
+        self
+    }
+
     async fn run(self) -> Result<T, StepError> {
         let asked = Asking::new(self.ctx, &self.name, self.key.as_deref(), self.effect)?;
         let mut running = match asked {
@@ -196,6 +214,14 @@ where
                 .map_err(StepError::Failed)?
         {
             return running.finish(Ok(value)).await;
+        }
+        if let Some(gate) = self.gate.filter(|_| running.begin)
+            && let Some(instead) = WITHIN
+                .scope((), gate(key.clone()))
+                .await
+                .map_err(StepError::Failed)?
+        {
+            return running.finish(instead).await;
         }
         running.begin().await?;
         let result = WITHIN.scope((), (self.work)(key)).await;
@@ -258,6 +284,7 @@ struct Running<'a> {
     ctx: &'a Context,
     /// None once the result is recorded.
     id: Option<Id>,
+    /// Its begin is to be recorded: no attempt before this one had begun it.
     begin: bool,
     check: bool,
     ran: bool,

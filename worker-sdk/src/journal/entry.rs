@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::agent::ErrorParts;
+use crate::agent::{AgentError, ErrorParts};
 use crate::context::LogLevel;
 use crate::payload::Payload;
 use crate::wire;
@@ -109,6 +109,12 @@ impl Step {
     /// What the work returned; None when it failed or has only begun.
     pub fn value(&self) -> Option<&Payload> {
         self.outcome.as_ref()?.as_ref().ok()
+    }
+
+    /// The error of the work; None when it returned something or has only begun.
+    pub fn error(&self) -> Option<AgentError> {
+        let parts = self.outcome.as_ref()?.as_ref().err()?;
+        Some(AgentError::from_parts((**parts).clone()))
     }
 }
 

@@ -8,11 +8,13 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio_util::sync::CancellationToken;
 
 use super::Run;
 use super::report::{CallState, ToolReport};
 use crate::agent::AgentError;
-use crate::agent_loop::machine::{Planned, ToolOutcome, ToolResult};
+use crate::agent_loop::hook::PendingCall;
+use crate::agent_loop::machine::{Abort, Planned, ToolOutcome, ToolResult};
 use crate::agent_loop::record::{ToolRecord, ToolStatus, call_key, tool_step};
 use crate::agent_loop::tool::Class;
 use crate::agent_loop::toolbox::Entry;
@@ -23,7 +25,8 @@ pub(super) struct Batch {
     /// In the order of the calls; those that never came to a result are missing.
     pub(super) results: Vec<ToolResult>,
     pub(super) reports: Vec<ToolReport>,
-    pub(super) is_aborted: bool,
+    /// Why the run is to stop here.
+    pub(super) abort: Option<Abort>,
 }
 
 /// What is known of one call.
@@ -34,6 +37,14 @@ struct Place {
 
 type Places = Mutex<Vec<Place>>;
 
+/// Why no more calls of a turn are run.
+enum Stop {
+    /// The journal, or the step, cannot go on.
+    Step(StepError),
+    /// A hook failed, or ended the run, before a call of this tool.
+    Hook { tool: String, error: AgentError },
+}
+
 impl Run<'_> {
     pub(super) async fn run_tools(&self, planned: Vec<Planned>) -> Result<Batch, AgentError> {
         let never = || Place {
@@ -41,7 +52,7 @@ impl Run<'_> {
             result: None,
         };
         let places: Places = Mutex::new(planned.iter().map(|_| never()).collect());
-        let mut is_aborted = false;
+        let mut abort = None;
         for group in self.groups(&planned) {
             let running = self.run_group(&planned, group, &places);
             let finished = tokio::select! {
@@ -52,11 +63,16 @@ impl Run<'_> {
             match finished {
                 Some(Ok(())) => {}
                 // A journal takes nothing any more once the run is to stop.
-                Some(Err(StepError::Journal(_))) | None if self.ctx.is_cancelled() => {
-                    is_aborted = true;
+                Some(Err(Stop::Step(StepError::Journal(_)))) | None if self.ctx.is_cancelled() => {
+                    abort = Some(Abort::Cancelled);
                     break;
                 }
-                Some(Err(error)) => return Err(error.into()),
+                Some(Err(Stop::Hook { tool, error })) if !error.is_retryable() => {
+                    abort = Some(ended_by_hook(tool, &error));
+                    break;
+                }
+                Some(Err(Stop::Hook { error, .. })) => return Err(error),
+                Some(Err(Stop::Step(error))) => return Err(error.into()),
                 None => {}
             }
         }
@@ -77,7 +93,7 @@ impl Run<'_> {
                 .filter_map(|place| place.result)
                 .collect(),
             reports,
-            is_aborted: is_aborted || !is_whole,
+            abort: abort.or((!is_whole).then_some(Abort::Cancelled)),
         })
     }
 
@@ -102,17 +118,28 @@ impl Run<'_> {
         planned: &[Planned],
         group: Range<usize>,
         places: &Places,
-    ) -> Result<(), StepError> {
+    ) -> Result<(), Stop> {
         let mut waiting = group;
+        let closing = CancellationToken::new();
         let mut running = FuturesUnordered::new();
+        let mut stopped = None;
         loop {
-            while running.len() < self.parts.parallel_tools && !self.ctx.is_cancelled() {
+            while stopped.is_none()
+                && running.len() < self.parts.parallel_tools
+                && !self.ctx.is_cancelled()
+            {
                 let Some(place) = waiting.next() else { break };
-                running.push(self.run_call(&planned[place], place, places));
+                running.push(self.run_call(&planned[place], place, places, &closing));
             }
             match running.next().await {
-                Some(result) => result?,
-                None => return Ok(()),
+                Some(Ok(())) => {}
+                // What has begun beside it comes to its end; what waits for a hook does not begin.
+                Some(Err(stop @ Stop::Hook { .. })) => {
+                    closing.cancel();
+                    stopped.get_or_insert(stop);
+                }
+                Some(Err(stop @ Stop::Step(_))) => return Err(stop),
+                None => return stopped.map_or(Ok(()), Err),
             }
         }
     }
@@ -122,7 +149,8 @@ impl Run<'_> {
         planned: &Planned,
         place: usize,
         places: &Places,
-    ) -> Result<(), StepError> {
+        closing: &CancellationToken,
+    ) -> Result<(), Stop> {
         let call = &planned.call;
         let not_run = |text: String| ToolResult {
             call_id: call.id.clone(),
@@ -147,23 +175,22 @@ impl Run<'_> {
             }
         };
         let begun = || set(CallState::Unknown, None);
-        match self.tool_step(entry, &call.id, arguments, begun).await {
+        let step = self.tool_step(entry, &call.id, arguments, begun, closing);
+        match step.await {
             Ok(record) => {
-                let state = match record.status {
-                    ToolStatus::Unknown => CallState::Unknown,
-                    ToolStatus::Ok
-                    | ToolStatus::Error
-                    | ToolStatus::Timeout
-                    | ToolStatus::Fatal => CallState::Finished,
-                };
-                set(state, Some(shown(entry, &call.id, &record)));
+                set(state(record.status), Some(shown(entry, &call.id, &record)));
                 Ok(())
             }
             Err(StepError::OutcomeUnknown { .. }) => {
                 set(CallState::Unknown, Some(not_run(UNKNOWN.to_owned())));
                 Ok(())
             }
-            Err(error) => Err(error),
+            // The work of a tool has a record for every failure of it.
+            Err(StepError::Failed(error)) => Err(Stop::Hook {
+                tool: call.name.clone(),
+                error,
+            }),
+            Err(error) => Err(Stop::Step(error)),
         }
     }
 
@@ -174,25 +201,39 @@ impl Run<'_> {
         call_id: &str,
         arguments: serde_json::Value,
         begun: impl Fn() + Sync,
+        closing: &CancellationToken,
     ) -> Result<ToolRecord, StepError> {
-        let checked = arguments.clone();
+        let (checked, judged) = (arguments.clone(), arguments.clone());
         let begun = &begun;
-        let step = self
+        let mut step = self
             .ctx
             .step(tool_step(&entry.tool.name), move |key| {
                 begun();
                 self.tool_work(entry, call_id, arguments, key)
             })
             .key(call_key(call_id));
-        match entry.tool.class {
-            Class::ReadOnly => step.read_only().await,
-            Class::Idempotent => step.await,
-            Class::SideEffect => step.side_effect().await,
+        step = match entry.tool.class {
+            Class::ReadOnly => step.read_only(),
+            Class::Idempotent => step,
+            Class::SideEffect => step.side_effect(),
             Class::Verifiable => {
                 step.verifiable(move |key| self.check_work(entry, call_id, checked, key))
-                    .await
             }
+        };
+        if !self.parts.hooks.is_empty() {
+            step = step.gated(move |idempotency_key| {
+                let pending = PendingCall {
+                    run: self.ctx.clone(),
+                    tool: entry.tool.name.clone(),
+                    class: entry.tool.class,
+                    call_id: call_id.to_owned(),
+                    idempotency_key,
+                    arguments: judged,
+                };
+                self.decide(pending, closing)
+            });
         }
+        step.await
     }
 }
 
@@ -201,11 +242,33 @@ pub(super) const UNKNOWN: &str = "The outcome is unknown: the work was interrupt
      begun, and it may or may not have had its effect. It was not run again. Find out before you \
      repeat it.";
 
+/// Whether a call with this record ran.
+pub(super) fn state(status: ToolStatus) -> CallState {
+    match status {
+        ToolStatus::Unknown => CallState::Unknown,
+        ToolStatus::Denied => CallState::NeverStarted,
+        ToolStatus::Ok | ToolStatus::Error | ToolStatus::Timeout | ToolStatus::Fatal => {
+            CallState::Finished
+        }
+    }
+}
+
+/// The end of a run that a hook has ended.
+pub(super) fn ended_by_hook(tool: String, error: &AgentError) -> Abort {
+    Abort::Hook {
+        tool,
+        error_type: error.error_type().to_owned(),
+        message: error.message().to_owned(),
+    }
+}
+
 /// A record as the model is shown it.
 pub(super) fn shown(entry: &Entry, call_id: &str, record: &ToolRecord) -> ToolResult {
     let outcome = match record.status {
         ToolStatus::Ok => ToolOutcome::Done,
-        ToolStatus::Error | ToolStatus::Timeout | ToolStatus::Unknown => ToolOutcome::Failed,
+        ToolStatus::Error | ToolStatus::Timeout | ToolStatus::Unknown | ToolStatus::Denied => {
+            ToolOutcome::Failed
+        }
         ToolStatus::Fatal => ToolOutcome::Fatal,
     };
     ToolResult {

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{AgentLoop, Parts};
+use crate::agent::AgentError;
 use crate::agent_loop::budget::{Budget, BytesOverThree, Limits, Prices, TokenCounter};
+use crate::agent_loop::hook::{Hook, PendingCall, Verdict};
 use crate::agent_loop::machine::Rules;
 use crate::agent_loop::model::AnyModel;
 use crate::agent_loop::redact::Redactor;
@@ -41,6 +43,7 @@ impl Default for ModelRetry {
 pub struct AgentLoopBuilder {
     model: Arc<dyn AnyModel>,
     tools: Vec<Tool>,
+    hooks: Vec<Arc<dyn Hook>>,
     rules: Rules,
     system: Option<String>,
     tool_choice: ToolChoice,
@@ -58,6 +61,7 @@ impl AgentLoopBuilder {
         Self {
             model,
             tools: Vec::new(),
+            hooks: Vec::new(),
             rules: Rules::default(),
             system: None,
             tool_choice: ToolChoice::Auto,
@@ -86,6 +90,47 @@ impl AgentLoopBuilder {
     /// Tools the model may call.
     pub fn tools(mut self, tools: impl IntoIterator<Item = Tool>) -> Self {
         self.tools.extend(tools);
+        self
+    }
+
+    /// A hook that is asked before a call runs: a policy, or a person's approval, which is a hook
+    /// that takes long. It sees what the tool would get. Several are asked in the order they were
+    /// given, until one does not allow the call.
+    ///
+    /// ```
+    /// use worker_sdk::agent_loop::{AgentLoop, Class, PendingCall, ScriptedModel, Verdict};
+    /// # async fn ask_a_person(call: &PendingCall) -> Result<bool, std::io::Error> { Ok(true) }
+    ///
+    /// let agent = AgentLoop::builder(ScriptedModel::new([])).before_tool(|call| async move {
+    ///     if call.class != Class::SideEffect || ask_a_person(&call).await? {
+    ///         return Ok(Verdict::Allow);
+    ///     }
+    ///     Ok(Verdict::deny("The owner said no. Do without it."))
+    /// });
+    /// ```
+    ///
+    /// # What is asked about
+    /// A call whose arguments are valid and which no attempt has begun. What is allowed is recorded
+    /// as begun, whatever its class, what is denied as its result: no later attempt asks about
+    /// either again. A worker that dies before that leaves nothing, and the next one asks again,
+    /// under the same [`PendingCall::idempotency_key`].
+    ///
+    /// # How long it may take
+    /// Until the run's deadline, when the run ends with `DEADLINE_EXCEEDED`. When the run is
+    /// cancelled the hook is dropped, and the call was never started. Hooks of calls that run beside
+    /// each other are asked beside each other, [`AgentLoopBuilder::parallel_tools`] at most; any
+    /// other call is asked about when the one before it has its result.
+    ///
+    /// # When it fails
+    /// An error or a panic of the hook ends the attempt, retryable, with nothing recorded. To end
+    /// the run it answers [`Verdict::End`]. In both cases a call beside it that has begun comes to
+    /// its end, and none begins any more.
+    pub fn before_tool<F, Fut>(mut self, hook: F) -> Self
+    where
+        F: Fn(PendingCall) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Verdict, AgentError>> + Send + 'static,
+    {
+        self.hooks.push(Arc::new(hook));
         self
     }
 
@@ -188,6 +233,7 @@ impl AgentLoopBuilder {
         Ok(AgentLoop(Arc::new(Parts {
             model: self.model,
             toolbox,
+            hooks: self.hooks,
             rules: self.rules,
             system: self.system.map(Arc::from),
             tool_choice: self.tool_choice,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentError;
-use crate::agent_loop::machine::{End, Machine, Used};
+use crate::agent_loop::machine::{Abort, End, Machine, Used};
 use crate::agent_loop::message::Message;
 use crate::agent_loop::prompt::Answer;
 
@@ -44,7 +44,7 @@ pub struct ToolReport {
 pub enum CallState {
     /// It ran, and its result is recorded.
     Finished,
-    /// It did not run: the run was to stop before, or its arguments were not valid.
+    /// It did not run: the run was to stop before, its arguments were not valid, or a hook denied it.
     NeverStarted,
     /// It may have run: it had begun, and its result is not recorded.
     Unknown,
@@ -92,6 +92,11 @@ impl Ended {
             End::ModelFailed(failed) => {
                 (&*failed.error_type, failed.message.clone(), failed.may_pass)
             }
+            End::Aborted(Abort::Hook {
+                error_type,
+                message,
+                ..
+            }) => (&**error_type, message.clone(), false),
             End::Aborted(abort) => ("Aborted", abort.to_string(), false),
         };
         let error = AgentError::new(error_type, message).details(&self);

@@ -8,9 +8,7 @@ use std::sync::Arc;
 
 use super::report::{CallState, ToolReport};
 use super::{AgentLoop, batch};
-use crate::agent_loop::machine::{
-    Abort, Compaction, Machine, Next, Planned, ToolOutcome, ToolResult,
-};
+use crate::agent_loop::machine::{Abort, Compaction, Next, Planned, ToolOutcome, ToolResult};
 use crate::agent_loop::message::Message;
 use crate::agent_loop::prompt::Prompt;
 use crate::agent_loop::record::{
@@ -30,6 +28,24 @@ pub struct Standing {
     pub tools: Vec<ToolReport>,
     /// The conversation so far: every call has exactly one result.
     pub messages: Vec<Arc<Message>>,
+}
+
+/// What the journal says of a call.
+struct Known {
+    state: CallState,
+    result: Option<ToolResult>,
+    /// A hook ended the run before it.
+    ended: Option<Abort>,
+}
+
+impl Known {
+    fn only(state: CallState) -> Self {
+        Self {
+            state,
+            result: None,
+            ended: None,
+        }
+    }
 }
 
 /// The newest entry of each step.
@@ -78,26 +94,23 @@ impl AgentLoop {
                     None => break false,
                 },
                 Next::RunTools(planned) => {
-                    let known: Vec<_> = planned
-                        .iter()
-                        .map(|call| self.known(&steps, call))
-                        .collect();
-                    let reports =
-                        planned
-                            .iter()
-                            .zip(&known)
-                            .map(|(planned, (state, _))| ToolReport {
-                                call_id: planned.call.id.clone(),
-                                tool: planned.call.name.clone(),
-                                state: *state,
-                            });
-                    tools.extend(reports);
-                    let results: Vec<_> =
-                        known.into_iter().filter_map(|(_, result)| result).collect();
-                    if results.len() < planned.len() {
+                    let (mut results, mut abort) = (Vec::new(), None);
+                    for call in &planned {
+                        let known = self.known(&steps, call);
+                        tools.push(ToolReport {
+                            call_id: call.call.id.clone(),
+                            tool: call.call.name.clone(),
+                            state: known.state,
+                        });
+                        results.extend(known.result);
+                        abort = abort.or(known.ended);
+                    }
+                    let is_ended = abort.is_some();
+                    if is_ended || results.len() < planned.len() {
                         // Nobody goes on here: what has no result is answered as aborted.
-                        self.stop(&mut machine, &results);
-                        break false;
+                        let abort = abort.unwrap_or(Abort::Cancelled);
+                        machine.abort(abort, &results, counter);
+                        break is_ended;
                     }
                     machine.tool_results(results, counter);
                 }
@@ -111,39 +124,45 @@ impl AgentLoop {
         }
     }
 
-    fn stop(&self, machine: &mut Machine, results: &[ToolResult]) {
-        machine.abort(Abort::Cancelled, results, &*self.0.counter);
-    }
-
     /// What the journal says of a call.
-    fn known(&self, steps: &Steps<'_>, planned: &Planned) -> (CallState, Option<ToolResult>) {
+    fn known(&self, steps: &Steps<'_>, planned: &Planned) -> Known {
         let call = &planned.call;
-        let not_run = |text: String| ToolResult {
-            call_id: call.id.clone(),
-            text,
-            outcome: ToolOutcome::Failed,
+        let not_run = |text: String| Known {
+            result: Some(ToolResult {
+                call_id: call.id.clone(),
+                text,
+                outcome: ToolOutcome::Failed,
+            }),
+            ..Known::only(CallState::NeverStarted)
         };
         let Some(entry) = self.0.toolbox.get(&call.name) else {
-            let told = self.0.toolbox.unknown(&call.name);
-            return (CallState::NeverStarted, Some(not_run(told)));
+            return not_run(self.0.toolbox.unknown(&call.name));
         };
         if let Err(rejection) = entry.arguments(&call.arguments) {
-            let told = rejection.observation(&call.name);
-            return (CallState::NeverStarted, Some(not_run(told)));
+            return not_run(rejection.observation(&call.name));
         }
         let (name, key) = (tool_step(&call.name), call_key(&call.id));
-        match steps.get(&name, &key) {
-            // The begin of what changes nothing is not recorded.
-            None if entry.tool.class == Class::ReadOnly => (CallState::Unknown, None),
-            None => (CallState::NeverStarted, None),
-            Some(step) if !step.is_done() => (CallState::Unknown, None),
-            Some(_) => match steps.value::<ToolRecord>(&name, &key) {
-                Some(record) => {
-                    let shown = batch::shown(entry, &call.id, &record);
-                    (CallState::Finished, Some(shown))
-                }
-                None => (CallState::Unknown, None),
+        let Some(step) = steps.get(&name, &key) else {
+            // The begin of what changes nothing is recorded for the sake of hooks alone.
+            let is_recorded = entry.tool.class != Class::ReadOnly || !self.0.hooks.is_empty();
+            return Known::only(if is_recorded {
+                CallState::NeverStarted
+            } else {
+                CallState::Unknown
+            });
+        };
+        if let Some(error) = step.error() {
+            return Known {
+                ended: Some(batch::ended_by_hook(call.name.clone(), &error)),
+                ..Known::only(CallState::NeverStarted)
+            };
+        }
+        match steps.value::<ToolRecord>(&name, &key) {
+            Some(record) => Known {
+                result: Some(batch::shown(entry, &call.id, &record)),
+                ..Known::only(batch::state(record.status))
             },
+            None => Known::only(CallState::Unknown),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod cancelling;
 mod crashing;
+mod hooks;
 mod setting;
 mod telling;
 mod tools;

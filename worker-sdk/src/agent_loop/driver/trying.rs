@@ -15,7 +15,7 @@ use super::Run;
 use super::batch::UNKNOWN;
 use crate::agent::AgentError;
 use crate::agent_loop::excerpt::head;
-use crate::agent_loop::record::{ToolRecord, ToolStatus};
+use crate::agent_loop::record::{ERROR_BYTES_MAX, ToolRecord, ToolStatus};
 use crate::agent_loop::telemetry;
 use crate::agent_loop::tool::{Tool, ToolContext, ToolError, ToolFailure};
 use crate::agent_loop::toolbox::Entry;
@@ -23,9 +23,6 @@ use crate::retry::Backoff;
 
 /// The first wait before a tool is tried again, and what the doubling ends at.
 const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-
-/// Bytes of an error's text that the model is shown.
-const ERROR_BYTES: usize = 2_000;
 
 /// How one try ended.
 enum Tried {
@@ -102,7 +99,7 @@ impl Run<'_> {
             ToolStatus::Error
         };
         let text = self.parts.redactor.text(&error.text);
-        let mut record = ToolRecord::new(status, head(&text, ERROR_BYTES).to_owned(), tries);
+        let mut record = ToolRecord::new(status, head(&text, ERROR_BYTES_MAX).to_owned(), tries);
         record.operator = error
             .operator
             .map(|operator| self.parts.redactor.text(&operator).into_owned());

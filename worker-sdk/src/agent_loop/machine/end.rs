@@ -91,6 +91,15 @@ pub enum Abort {
     Pauses(u32),
     /// So many calls in a row could not be read.
     Malformed(u32),
+    /// A hook ended the run before a call.
+    Hook {
+        /// The tool.
+        tool: String,
+        /// The type of the run's error.
+        error_type: String,
+        /// One line for a person.
+        message: String,
+    },
 }
 
 impl End {
@@ -113,7 +122,8 @@ impl End {
                 | Abort::Cost(_)
                 | Abort::ContextFull { .. }
                 | Abort::Pauses(_)
-                | Abort::Malformed(_),
+                | Abort::Malformed(_)
+                | Abort::Hook { .. },
             )
             | Self::Answered { .. }
             | Self::Refused { .. }
@@ -143,6 +153,9 @@ impl fmt::Display for Abort {
             ),
             Self::Pauses(times) => write!(f, "the provider paused {times} times in a row"),
             Self::Malformed(times) => write!(f, "{times} calls in a row could not be read"),
+            Self::Hook { tool, message, .. } => {
+                write!(f, "a hook ended the run before a call of {tool}: {message}")
+            }
         }
     }
 }

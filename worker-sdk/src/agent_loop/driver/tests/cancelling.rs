@@ -7,7 +7,9 @@ use std::task::Poll;
 
 use super::super::{AgentLoop, CallState, ToolReport};
 use super::crashing::script;
+use super::hooks::{Asked, hooked};
 use super::setting::{World, pass};
+use crate::agent_loop::Verdict;
 use crate::agent_loop::machine::{Abort, End};
 use crate::agent_loop::pairs;
 use crate::agent_loop::prompt::Prompt;
@@ -61,12 +63,29 @@ fn check_states(world: &World, tools: &[ToolReport], at: usize) {
     }
 }
 
-fn agent(world: &World) -> AgentLoop {
-    world.agent(script())
+/// The agent, and the same with a hook that allows all but one call.
+fn agents() -> [fn(&World) -> AgentLoop; 2] {
+    [
+        |world| world.agent(script()),
+        |world| {
+            hooked(world, &Asked::default(), script(), |call| {
+                Ok(match &*call.call_id {
+                    "a3" => Verdict::deny("no"),
+                    _ => Verdict::Allow,
+                })
+            })
+        },
+    ]
 }
 
 #[tokio::test]
 async fn a_run_that_is_cancelled_at_any_await_answers_every_call_and_says_which_ran() {
+    for agent in agents() {
+        cancelled_at_any_await(agent).await;
+    }
+}
+
+async fn cancelled_at_any_await(agent: fn(&World) -> AgentLoop) {
     let mut seen = BTreeMap::new();
     for at in 0.. {
         let world = World::default();
@@ -98,6 +117,12 @@ async fn a_run_that_is_cancelled_at_any_await_answers_every_call_and_says_which_
 
 #[tokio::test]
 async fn a_run_that_is_dropped_at_any_await_can_be_read_and_taken_up() {
+    for agent in agents() {
+        dropped_at_any_await(agent).await;
+    }
+}
+
+async fn dropped_at_any_await(agent: fn(&World) -> AgentLoop) {
     for at in 0.. {
         let (world, journal) = (World::default(), Memory::new());
         let agent = agent(&world);

@@ -29,7 +29,7 @@ pub(super) fn script() -> ScriptedModel {
 const CALLS: usize = 6;
 
 /// Runs an attempt that crashes before its n-th write; None when it did.
-async fn attempt(
+pub(super) async fn attempt(
     agent: &AgentLoop,
     journal: &Memory,
     number: u32,
@@ -47,7 +47,7 @@ async fn attempt(
     }
 }
 
-fn check(world: &World, ended: &Ended, at: &str) {
+pub(super) fn check(world: &World, ended: &Ended, at: &str) {
     let answered = matches!(&ended.end, End::Answered { text, .. } if text == "All done.");
     assert!(answered, "{at}: {:?}", ended.end);
     assert!(pairs::are_whole(&ended.messages), "{at}");

@@ -1,0 +1,78 @@
+//! Asking the author's hooks before a call begins.
+//!
+//! Owns the order of the hooks, the bound on their time and what their verdict is in the journal:
+//! a call that is let through begins, one that is denied has its result, one that ends the run has
+//! its error. A hook that fails leaves nothing, so the next attempt asks again.
+
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt as _;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::Run;
+use crate::agent::AgentError;
+use crate::agent_loop::hook::{PendingCall, Verdict};
+use crate::agent_loop::record::{ToolRecord, ToolStatus};
+use crate::agent_loop::telemetry;
+
+/// The result that a call has without running; None when it runs.
+pub(super) type Instead = Option<Result<ToolRecord, AgentError>>;
+
+impl Run<'_> {
+    /// Asks until a hook says no, at the longest until the run's deadline or until `closing`: then
+    /// another call has stopped the run, and its reason is the one that counts.
+    pub(super) async fn decide(
+        &self,
+        call: PendingCall,
+        closing: &CancellationToken,
+    ) -> Result<Instead, AgentError> {
+        let (begin, tool) = (Instant::now(), call.tool.clone());
+        let asking = tokio::time::timeout(self.ctx.time_left(), self.ask_hooks(call));
+        let verdict = tokio::select! {
+            biased;
+            answered = asking => answered.map_err(|_| too_late(&tool))??,
+            () = closing.cancelled() => {
+                return Err(AgentError::new("Stopped", "another call stopped the run").retryable());
+            }
+        };
+        Ok(match verdict {
+            Verdict::Allow => None,
+            Verdict::Deny(why) => {
+                let status = ToolStatus::Denied;
+                telemetry::tool_result(&tool, begin.elapsed(), status.name());
+                let why = self.parts.redactor.text(&why);
+                Some(Ok(ToolRecord::denied(&why)))
+            }
+            Verdict::End {
+                error_type,
+                message,
+            } => Some(Err(AgentError::new(error_type, message))),
+        })
+    }
+
+    async fn ask_hooks(&self, call: PendingCall) -> Result<Verdict, AgentError> {
+        for hook in &self.parts.hooks {
+            // A panic on the way to the future counts as one in it.
+            let judging = AssertUnwindSafe(async { hook.judge(call.clone()).await });
+            match judging.catch_unwind().await {
+                Ok(Ok(Verdict::Allow)) => {}
+                Ok(Ok(verdict)) => return Ok(verdict),
+                // Whoever means to end the run has a verdict for that.
+                Ok(Err(error)) => return Err(error.retryable()),
+                Err(_) => return Err(broke_down(&call.tool)),
+            }
+        }
+        Ok(Verdict::Allow)
+    }
+}
+
+fn broke_down(tool: &str) -> AgentError {
+    let message = format!("a hook panicked before a call of {tool}");
+    AgentError::new("panic", message).retryable()
+}
+
+fn too_late(tool: &str) -> AgentError {
+    let message = format!("no hook had decided on a call of {tool} at the run's deadline");
+    AgentError::new("DEADLINE_EXCEEDED", message)
+}
