@@ -48,6 +48,8 @@ mod openai;
 mod pairs;
 mod pieces;
 mod prompt;
+#[cfg(feature = "http-model")]
+mod provider;
 #[cfg(all(test, feature = "http-model"))]
 mod recorded;
 mod record;
@@ -80,6 +82,8 @@ pub use model::Model;
 pub use openai::{OpenAi, OutputCap};
 pub use pieces::{Piece, Pieces};
 pub use prompt::{Answer, Prompt, Said, Speaker};
+#[cfg(feature = "http-model")]
+pub use provider::Provider;
 pub use request::{Request, Thinking, ToolChoice, ToolSpec};
 pub use response::{Finish, Response, Usage};
 pub use scripted::{Line, ScriptedModel};

@@ -12,7 +12,7 @@ use super::sse::{Event, Sse, SseError};
 pub(crate) const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// Takes the events of one answer.
-pub(crate) trait Decoder: Send {
+pub trait Decoder: Send {
     /// Takes an event; gives text of the answer that came with it.
     fn event(&mut self, event: &Event) -> Result<Option<String>, ModelError>;
 

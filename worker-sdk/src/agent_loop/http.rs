@@ -51,17 +51,15 @@ pub enum ProviderError {
 pub(crate) struct Endpoint {
     client: reqwest::Client,
     base_url: String,
-    path: &'static str,
     headers: HeaderMap,
     stall_timeout: Duration,
 }
 
 impl Endpoint {
-    pub(crate) fn new(base_url: &str, path: &'static str) -> Result<Self, ProviderError> {
+    pub(crate) fn new(base_url: &str) -> Result<Self, ProviderError> {
         let endpoint = Self {
             client: client()?,
             base_url: String::new(),
-            path,
             headers: HeaderMap::new(),
             stall_timeout: STALL_TIMEOUT,
         };
@@ -114,10 +112,11 @@ impl Endpoint {
     /// An answer that comes in one piece.
     pub(crate) async fn whole(
         &self,
+        path: &str,
         request: &Request,
         body: &Value,
     ) -> Result<String, ModelError> {
-        let answer = self.send(request, body).await?;
+        let answer = self.send(path, request, body).await?;
         self.read(answer).await
     }
 
@@ -137,12 +136,13 @@ impl Endpoint {
     /// An answer that comes in events; its text is passed on as it comes.
     pub(crate) async fn stream<D: Decoder>(
         &self,
+        path: &str,
         request: &Request,
         body: &Value,
         decoder: D,
         pieces: &mut Pieces,
     ) -> Result<Response, ModelError> {
-        let mut answer = self.send(request, body).await?;
+        let mut answer = self.send(path, request, body).await?;
         if is_json(&answer) {
             // A server that answers no stream where one was asked for has an error to tell.
             return Err(in_stream_error(&json(&self.read(answer).await?)?));
@@ -169,8 +169,13 @@ impl Endpoint {
         }
     }
 
-    async fn send(&self, request: &Request, body: &Value) -> Result<reqwest::Response, ModelError> {
-        let url = format!("{}{}", self.base_url, self.path);
+    async fn send(
+        &self,
+        path: &str,
+        request: &Request,
+        body: &Value,
+    ) -> Result<reqwest::Response, ModelError> {
+        let url = format!("{}{path}", self.base_url);
         let text = body.to_string();
         let sending = self
             .client
@@ -263,7 +268,6 @@ impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
             .field("base_url", &self.base_url)
-            .field("path", &self.path)
             .finish_non_exhaustive()
     }
 }

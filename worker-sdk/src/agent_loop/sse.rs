@@ -7,11 +7,11 @@
 
 /// One event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct Event {
     /// Its type, empty when none was named.
-    pub(crate) name: String,
+    pub name: String,
     /// Its data, lines joined by a line feed.
-    pub(crate) data: String,
+    pub data: String,
 }
 
 /// Why bytes are no stream of events.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{decode, encode, stream};
+use super::{Codec as _, OpenAi, OutputCap, decode, encode, stream};
 use crate::agent_loop::failure::{Answered, Failure, judge};
 use crate::agent_loop::message::{CallResult, Message};
 use crate::agent_loop::recorded::{self, Expected};
@@ -397,4 +397,19 @@ fn signatures_of_a_server_go_back_to_its_model_only() {
         call("other"),
         json!({"id": "a", "type": "function", "function": {"name": "t", "arguments": "{}"}})
     );
+}
+
+#[test]
+fn the_length_is_capped_in_the_words_of_the_server() {
+    let cap = |model: &OpenAi| {
+        let body = model.codec.request(&Request::new("x"), "m");
+        let members = ["max_tokens", "max_completion_tokens"];
+        members.map(|name| body[name].as_u64())
+    };
+    let model = OpenAi::new("m", "k").expect("a key");
+    assert_eq!(cap(&model), [None, Some(4096)]);
+    let model = model.base_url("http://localhost/v1").expect("an address");
+    assert_eq!(cap(&model), [Some(4096), None]);
+    let model = model.output_cap(OutputCap::MaxCompletionTokens);
+    assert_eq!(cap(&model), [None, Some(4096)]);
 }

@@ -130,15 +130,15 @@ async fn a_hook_that_ends_the_run_is_its_typed_error_in_every_attempt() {
 
 #[tokio::test]
 async fn a_hook_that_fails_leaves_nothing_and_the_next_attempt_asks_again() {
-    let fails: [fn(&PendingCall) -> Result<Verdict, AgentError>; 2] = [
-        |_| Err(std::io::Error::other("nobody at the desk").into()),
-        |_| panic!("nobody at the desk"),
+    let fails: [fn() -> std::io::Error; 2] = [
+        || std::io::Error::other("nobody at the desk"),
+        || panic!("nobody at the desk"),
     ];
     for fail in fails {
         let (world, journal, asked) = (World::default(), Memory::new(), Asked::default());
         let agent = hooked(&world, &asked, script(), move |call| {
             if call.call_id == "a3" {
-                return fail(call);
+                return Err(fail().into());
             }
             Ok(Verdict::Allow)
         });
