@@ -113,6 +113,13 @@ impl Context {
         self.0.facts.durable
     }
 
+    /// The most bytes that an entry of the journal may have when the work began: a piece of output,
+    /// or a step's result with its name, its key and its idempotency key. 1 MiB unless the harness
+    /// says otherwise.
+    pub fn entry_bytes_max(&self) -> u64 {
+        self.0.facts.entry_bytes_max
+    }
+
     /// The caller's metadata.
     pub fn metadata(&self) -> &HashMap<String, String> {
         &self.0.facts.metadata
@@ -169,7 +176,7 @@ impl Context {
     ///
     /// # Errors
     /// `Cancelled` when the work is to stop, `PayloadTooLarge` when the piece is over the
-    /// harness's limit (1 MiB unless configured otherwise), `Decode` when it has no JSON form.
+    /// harness's limit ([`Context::entry_bytes_max`]), `Decode` when it has no JSON form.
     pub async fn output(&self, piece: impl IntoPayload) -> Result<(), Error> {
         let payload = piece.into_payload().map_err(unwritable)?;
         self.append(Entry::Output(payload)).await

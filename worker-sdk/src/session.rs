@@ -109,6 +109,14 @@ impl Session {
         }
     }
 
+    /// The most bytes that an entry of this call may have; None where none is taken.
+    pub(crate) fn entry_bytes_max(&self) -> Option<u64> {
+        match &self.state {
+            State::Ready(attached) | State::Busy(attached, _) => Some(attached.limits.entry_bytes),
+            State::Greeting { .. } | State::Closing { .. } | State::Over => None,
+        }
+    }
+
     /// Whether the agent's next append can be given in.
     pub(crate) fn takes_appends(&self) -> bool {
         match &self.state {

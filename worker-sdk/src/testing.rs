@@ -100,6 +100,13 @@ impl ContextBuilder {
         self
     }
 
+    /// The most bytes an entry may have; a larger one is refused with `PayloadTooLarge`. Default
+    /// 1 MiB, as a harness unless configured otherwise.
+    pub fn entry_bytes_max(mut self, bytes: u64) -> Self {
+        self.facts.entry_bytes_max = bytes;
+        self
+    }
+
     /// The harness that [`Context::ask`] asks. Without one, asking fails with `Unreachable`.
     pub fn harness(mut self, harness: Harness) -> Self {
         self.harness = Some(harness);
@@ -124,7 +131,7 @@ impl ContextBuilder {
     pub fn build(self) -> (Context, Record) {
         let mut facts = self.facts;
         facts.deadline = deadline_in(tokio::time::Instant::now().into_std(), self.timeout);
-        let watched = Watched::new(self.journal, self.crash_at);
+        let watched = Watched::new(self.journal, self.crash_at, facts.entry_bytes_max);
         let sink = Sink::Journal(Arc::clone(&watched) as Arc<dyn Journal>);
         let ctx = Context::new(facts, sink, self.harness);
         let record = Record {

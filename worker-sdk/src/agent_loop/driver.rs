@@ -32,6 +32,7 @@ use super::telemetry;
 use super::toolbox::Toolbox;
 use crate::agent::{Agent, AgentError};
 use crate::context::Context;
+use crate::error::ErrorKind;
 use crate::journal::StepError;
 
 pub use builder::{AgentLoopBuilder, ModelRetry};
@@ -247,6 +248,9 @@ impl Run<'_> {
             // The loop looks at the cancellation next.
             Ok(None) => {}
             Err(StepError::Failed(error)) => machine.model_failed(calling::failed(&error)),
+            Err(StepError::Journal(error)) if error.kind() == ErrorKind::PayloadTooLarge => {
+                machine.model_failed(calling::not_recorded(&error));
+            }
             Err(other) => return Err(other.into()),
         }
         Ok(())

@@ -5,7 +5,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::excerpt::head;
 use super::failure::ModelError;
+use super::record::ESCAPED;
 use crate::context::Context;
 
 /// A piece of output of the loop, as the caller of the run sees it.
@@ -19,6 +21,14 @@ pub enum Piece {
         /// What comes behind the pieces before it.
         text: String,
     },
+}
+
+/// The most bytes of text in a piece, so that its entry is small enough however it is escaped. No
+/// character is longer than the least of it.
+fn text_bytes_max(entry_bytes_max: u64) -> usize {
+    const ENVELOPE_BYTES: usize = 128;
+    let entry = usize::try_from(entry_bytes_max).unwrap_or(usize::MAX);
+    (entry.saturating_sub(ENVELOPE_BYTES) / ESCAPED).max(4)
 }
 
 /// The way of an answer's pieces to the caller.
@@ -43,7 +53,8 @@ impl Pieces {
         }
     }
 
-    /// Passes text on. Waits while the caller is behind.
+    /// Passes text on, in as many pieces as the harness's limit of an entry asks for. Waits while
+    /// the caller is behind.
     ///
     /// # Errors
     /// The run is to stop, or the caller takes no such piece.
@@ -52,11 +63,18 @@ impl Pieces {
             return Ok(());
         };
         self.passed = true;
-        let piece = Piece::Text {
-            turn: self.turn,
-            text: text.to_owned(),
-        };
-        ctx.output(piece).await.map_err(ModelError::not_taken)
+        let most = text_bytes_max(ctx.entry_bytes_max());
+        let mut rest = text;
+        while !rest.is_empty() {
+            let (next, behind) = rest.split_at(head(rest, most).len());
+            let piece = Piece::Text {
+                turn: self.turn,
+                text: next.to_owned(),
+            };
+            ctx.output(piece).await.map_err(ModelError::not_taken)?;
+            rest = behind;
+        }
+        Ok(())
     }
 
     /// Whether a piece was passed on: then the answer is not asked for again.

@@ -16,9 +16,15 @@ pub(crate) const MODEL: &str = "model";
 /// The name of a step that makes the conversation shorter.
 pub(crate) const COMPACT: &str = "compact";
 
-/// The most bytes of a tool's result that are recorded, as JSON; beyond it head and tail. Well
-/// under the least limit of an entry.
+/// The most bytes of a tool's result that are recorded, as JSON; beyond it head and tail. Where an
+/// entry may have less, it is that.
 pub(crate) const STORED_BYTES_MAX: usize = 768 * 1024;
+
+/// The most bytes of what an operator is told of a tool's failure, as JSON.
+const OPERATOR_BYTES_MAX: usize = 8 * 1024;
+
+/// What an entry has beside a record's texts and the names of its step.
+const ENVELOPE_BYTES: usize = 256;
 
 /// The most bytes of an error's text that the model is shown.
 pub(crate) const ERROR_BYTES_MAX: usize = 2_000;
@@ -108,11 +114,26 @@ impl ToolRecord {
         let bytes = text.len() as u64;
         Self {
             status,
-            text: storable(text),
+            text,
             bytes,
             operator: None,
             tries,
         }
+    }
+
+    /// The record cut to what the journal takes: an entry of at most so many bytes, with the names
+    /// of this step in it.
+    pub(crate) fn storable(mut self, entry_bytes_max: u64, step: &str, key: &str) -> Self {
+        // Both stand once by themselves and once in the idempotency key, with the run's id.
+        let around = 2 * (step.len() + key.len()) + ENVELOPE_BYTES;
+        let most = usize::try_from(entry_bytes_max).unwrap_or(usize::MAX);
+        let most = most.saturating_sub(around).min(STORED_BYTES_MAX);
+        self.operator = self
+            .operator
+            .map(|text| beginning(text, OPERATOR_BYTES_MAX.min(most / 4)));
+        let operator = self.operator.as_deref().map_or(0, json_bytes);
+        self.text = fitting(self.text, most.saturating_sub(operator));
+        self
     }
 
     /// What the model is shown of it.
@@ -121,26 +142,39 @@ impl ToolRecord {
     }
 }
 
-/// A text that fits into an entry of the journal, also where its JSON is longer than it.
-fn storable(text: String) -> String {
-    /// The most bytes a byte of text can take in JSON.
-    const ESCAPED: usize = 6;
-    if text.len() * ESCAPED <= STORED_BYTES_MAX {
+/// The most bytes a byte of text can take in JSON.
+pub(crate) const ESCAPED: usize = 6;
+
+fn json_bytes(text: &str) -> usize {
+    serde_json::to_string(text).map_or(usize::MAX, |json| json.len())
+}
+
+/// Head and tail of a text, whose JSON has at most so many bytes.
+fn fitting(text: String, json_bytes_max: usize) -> String {
+    if text.len().saturating_mul(ESCAPED) <= json_bytes_max {
         return text;
     }
-    let json = serde_json::to_string(&text).map_or(usize::MAX, |json| json.len());
-    if json <= STORED_BYTES_MAX {
+    let json = json_bytes(&text);
+    if json <= json_bytes_max {
         return text;
     }
     let bytes = text.len() as u64;
     // In proportion first; where the escapes stand close, by the worst case.
-    let share = text.len() * 9 / 10 * STORED_BYTES_MAX / json.max(1);
+    let share = text.len() * 9 / 10 * json_bytes_max / json.max(1);
     let shorter = cut(&text, bytes, share);
-    let json = serde_json::to_string(&shorter).map_or(usize::MAX, |json| json.len());
-    if json <= STORED_BYTES_MAX {
+    if json_bytes(&shorter) <= json_bytes_max {
         return shorter.into_owned();
     }
-    cut(&text, bytes, STORED_BYTES_MAX / ESCAPED).into_owned()
+    cut(&text, bytes, json_bytes_max / ESCAPED).into_owned()
+}
+
+/// The beginning of a text, whose JSON has at most so many bytes.
+fn beginning(text: String, json_bytes_max: usize) -> String {
+    let shorter = head(&text, json_bytes_max.saturating_sub(2));
+    if json_bytes(shorter) <= json_bytes_max {
+        return shorter.to_owned();
+    }
+    head(&text, json_bytes_max / ESCAPED).to_owned()
 }
 
 /// Head and tail of a text that is too long, with the true size between.
@@ -160,11 +194,14 @@ pub(crate) fn cut(text: &str, true_bytes: u64, bytes_max: usize) -> Cow<'_, str>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::journal::{Entry, Step};
+    use crate::payload::Payload;
 
     #[test]
     fn a_result_is_recorded_whole_up_to_the_limit_and_shown_cut() {
         let text = "é".repeat(100_000);
         let record = ToolRecord::new(ToolStatus::Ok, text.clone(), 1);
+        let record = record.storable(1 << 20, "tool/x", "c1");
         assert_eq!(record.text, text);
         let shown = record.shown(64 * 1024);
         assert!(shown.len() <= 64 * 1024, "{}", shown.len());
@@ -172,20 +209,53 @@ mod tests {
         assert_eq!(record.shown(1 << 20), text);
     }
 
+    /// The entry that a record becomes.
+    fn entry(record: &ToolRecord, name: &str, key: &str) -> Entry {
+        Entry::Step(Box::new(Step {
+            name: name.to_owned(),
+            key: key.to_owned(),
+            idempotency_key: format!("00000000-0000-7000-8000-000000000000/{name}/{key}"),
+            outcome: Some(Ok(Payload::json(record).expect("JSON"))),
+        }))
+    }
+
     #[test]
-    fn no_result_is_too_large_to_be_recorded() {
-        for text in [
-            "x".repeat(5_000_000),
-            "\u{1}".repeat(400_000),
-            "\"\n".repeat(3_000_000),
-        ] {
-            let record = ToolRecord::new(ToolStatus::Ok, text.clone(), 1);
-            let stored = serde_json::to_vec(&record).expect("JSON");
-            assert!(stored.len() < STORED_BYTES_MAX + 1_000, "{}", stored.len());
-            assert!(stored.len() > STORED_BYTES_MAX / 8, "{}", stored.len());
-            assert_eq!(record.bytes, text.len() as u64);
-            assert!(record.text.contains(&format!("{} bytes", text.len())));
+    fn no_result_is_too_large_to_be_recorded_whatever_the_limit_of_an_entry() {
+        let name = tool_step(&"x".repeat(64));
+        let key = "k".repeat(256);
+        // The least limit a harness can have, the usual one and none.
+        for limit in [1024, 2_000, 10_000, 1 << 20, u64::MAX] {
+            for part in ["x", "\u{1}", "\"\n", "é"] {
+                let text = part.repeat(2_000_000);
+                let mut record = ToolRecord::new(ToolStatus::Error, text.clone(), u32::MAX);
+                record.operator = Some(text.clone());
+                let record = record.storable(limit, &name, &key);
+                let bytes = entry(&record, &name, &key).to_bytes().len();
+                let most = usize::try_from(limit).unwrap_or(usize::MAX);
+                assert!(bytes <= most, "{bytes} of {limit}, {part:?}");
+                let useful = most.min(STORED_BYTES_MAX).saturating_sub(1024) / 8;
+                assert!(bytes >= useful, "{bytes} of {limit}, {part:?}");
+                assert_eq!(record.bytes, text.len() as u64);
+                assert!(record.text.contains(&format!("{} bytes", text.len())));
+            }
         }
+    }
+
+    #[test]
+    fn what_an_operator_is_told_is_bounded() {
+        for part in ["x", "\u{1}", "é"] {
+            let mut record = ToolRecord::new(ToolStatus::Error, "failed".to_owned(), 1);
+            record.operator = Some(part.repeat(1_000_000));
+            let told = record.storable(1 << 20, "tool/x", "c1").operator;
+            let told = told.expect("it is told");
+            assert!(json_bytes(&told) <= OPERATOR_BYTES_MAX, "{}", told.len());
+            assert!(json_bytes(&told) > OPERATOR_BYTES_MAX / 2, "{}", told.len());
+            assert!(part.repeat(1_000_000).starts_with(&told));
+        }
+        let mut record = ToolRecord::new(ToolStatus::Error, "failed".to_owned(), 1);
+        record.operator = Some("code 17".to_owned());
+        let same = record.clone();
+        assert_eq!(record.storable(1 << 20, "tool/x", "c1"), same);
     }
 
     #[test]

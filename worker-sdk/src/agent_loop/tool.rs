@@ -169,7 +169,8 @@ impl Tool {
     }
 
     /// How much of a result the model is shown, in bytes: beyond it the head and the tail, and the
-    /// true size. Default 64 KiB.
+    /// true size. Default 64 KiB. The journal has it whole up to 768 KiB, or what the harness takes
+    /// in an entry where that is less.
     #[must_use]
     pub fn max_result_bytes(mut self, bytes: usize) -> Self {
         self.max_result_bytes = bytes.max(256);

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::{Caller, CancelReason, Context, Facts, Trace, deadline_in};
 use crate::agent::{Agent, AgentError};
+use crate::wire::entries::ENTRY_BYTES_MAX;
 
 /// What there is to say of a run that nobody else knows.
 pub(crate) fn facts(run_id: String, attempt: u32, timeout: Duration) -> Facts {
@@ -16,6 +17,7 @@ pub(crate) fn facts(run_id: String, attempt: u32, timeout: Duration) -> Facts {
         attempt,
         deadline: deadline_in(tokio::time::Instant::now().into_std(), timeout),
         durable: false,
+        entry_bytes_max: ENTRY_BYTES_MAX,
         metadata: HashMap::new(),
         caller: Caller {
             subject: "anonymous".to_owned(),

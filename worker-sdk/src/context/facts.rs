@@ -17,6 +17,7 @@ pub(crate) struct Facts {
     pub(crate) attempt: u32,
     pub(crate) deadline: Instant,
     pub(crate) durable: bool,
+    pub(crate) entry_bytes_max: u64,
     pub(crate) metadata: HashMap<String, String>,
     pub(crate) caller: Caller,
     pub(crate) depth: u32,
@@ -25,13 +26,14 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// Takes a delivery apart.
-    pub(crate) fn of(now: Instant, delivery: Delivery) -> (Self, Payload) {
+    /// Takes a delivery apart. The limit is that of the call it came on.
+    pub(crate) fn of(now: Instant, delivery: Delivery, entry_bytes_max: u64) -> (Self, Payload) {
         let facts = Self {
             run_id: delivery.lease.held.run_id,
             attempt: delivery.lease.held.attempt,
             deadline: deadline_in(now, delivery.time_left),
             durable: delivery.durable,
+            entry_bytes_max,
             metadata: delivery.metadata,
             caller: Caller {
                 subject: delivery.caller_subject,

@@ -15,7 +15,7 @@ use super::{Appending, Entry, Journal, Recorded};
 use crate::agent::{Agent, AgentError};
 use crate::context::{Context, Sink, alone};
 use crate::error::{Error, ErrorKind, Remote};
-use crate::wire::entries::{ENTRY_BYTES_MAX, JOURNAL_SQL};
+use crate::wire::entries::{ENTRY_BYTES_MAX, JOURNAL_SQL, too_large};
 
 /// SQLite's own clock counts in milliseconds; the column in microseconds.
 const APPEND: &str = "INSERT INTO journal (run_id, seq, attempt, worker_seq, time, entry) \
@@ -169,11 +169,7 @@ impl Attempt {
     fn write(&self, entry: &Entry) -> Result<(), Error> {
         let bytes = entry.to_bytes();
         if bytes.len() as u64 > ENTRY_BYTES_MAX {
-            let message = format!(
-                "the entry has {} bytes and may have {ENTRY_BYTES_MAX}",
-                bytes.len()
-            );
-            return Err(Error::new(ErrorKind::PayloadTooLarge, message));
+            return Err(too_large(bytes.len() as u64, ENTRY_BYTES_MAX));
         }
         let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
         let (seq, worker_seq) = (place.head + 1, place.written + 1);

@@ -1,6 +1,6 @@
 //! A journal that is watched and can crash.
 //!
-//! Owns what one attempt wrote and the count at which it writes no more. Keeps nothing for the next
+//! Owns what one attempt wrote, how large an entry may be and the count at which it writes no more. Keeps nothing for the next
 //! attempt: that is the journal below.
 
 use std::fmt;
@@ -9,19 +9,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 use crate::journal::{Appending, Entry, Journal, Recorded};
+use crate::wire;
 
 pub(super) struct Watched {
     journal: Arc<dyn Journal>,
     crash_at: usize,
+    entry_bytes_max: u64,
     written: Mutex<Vec<Entry>>,
     crashed: CancellationToken,
 }
 
 impl Watched {
-    pub(super) fn new(journal: Arc<dyn Journal>, crash_at: usize) -> Arc<Self> {
+    pub(super) fn new(
+        journal: Arc<dyn Journal>,
+        crash_at: usize,
+        entry_bytes_max: u64,
+    ) -> Arc<Self> {
         Arc::new(Self {
             journal,
             crash_at,
+            entry_bytes_max,
             written: Mutex::default(),
             crashed: CancellationToken::new(),
         })
@@ -51,6 +58,7 @@ impl Journal for Watched {
                 self.crashed.cancel();
                 return std::future::pending().await;
             }
+            wire::entries::within(&entry, self.entry_bytes_max)?;
             self.journal.append(entry.clone()).await?;
             self.lock().push(entry);
             Ok(())

@@ -9,6 +9,7 @@ use v1::entry::Kind;
 use super::{duration_in, duration_out, payload_in, payload_out};
 use crate::agent::{ErrorCode, ErrorParts};
 use crate::context::LogLevel;
+use crate::error::{Error, ErrorKind};
 use crate::journal::{Entry, Outcome, Recorded, Step, Usage};
 
 #[cfg(feature = "local-journal")]
@@ -30,6 +31,20 @@ pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Entry> {
 pub(crate) fn entry_bytes(entry: &Entry) -> u64 {
     // The payload's bytes are shared, so the clone is cheap.
     entry_out(entry.clone()).encoded_len() as u64
+}
+
+/// Whether an entry is small enough.
+pub(crate) fn within(entry: &Entry, bytes_max: u64) -> Result<(), Error> {
+    match entry_bytes(entry) {
+        bytes if bytes > bytes_max => Err(too_large(bytes, bytes_max)),
+        _ => Ok(()),
+    }
+}
+
+/// An entry that no journal takes.
+pub(crate) fn too_large(entry_bytes: u64, limit: u64) -> Error {
+    let message = format!("the entry has {entry_bytes} bytes and may have {limit}");
+    Error::new(ErrorKind::PayloadTooLarge, message)
 }
 
 pub(super) fn recorded(entry: v1::JournalEntry) -> Option<Recorded> {

@@ -25,7 +25,6 @@ use super::in_hand::InHand;
 use super::work::Work;
 use crate::connect::Credential;
 use crate::context::Facts;
-use crate::error::{Error, ErrorKind};
 use crate::session::{
     Action, Delivery, Event, Lease, Next, Outbound, Previous, Session, Suspended,
 };
@@ -171,8 +170,7 @@ impl Call<'_> {
                 Action::Await { worker_seq } => self.in_hand.keep_waiting(worker_seq),
                 Action::Acknowledged { worker_seq } => self.in_hand.acknowledged(worker_seq),
                 Action::Refuse { entry_bytes, limit } => {
-                    let message = format!("the entry has {entry_bytes} bytes and may have {limit}");
-                    let error = Error::new(ErrorKind::PayloadTooLarge, message);
+                    let error = wire::entries::too_large(entry_bytes, limit);
                     self.in_hand.answer(Err(error));
                 }
                 Action::Oversize { bytes, limit } => {
@@ -214,7 +212,9 @@ impl Call<'_> {
 
     fn start(&mut self, mut delivery: Delivery) {
         let recorded = std::mem::take(&mut delivery.recorded);
-        let (facts, payload) = Facts::of(now(), delivery);
+        // A call that is over by now takes no entry of any size.
+        let entry_bytes_max = self.session.entry_bytes_max().unwrap_or(0);
+        let (facts, payload) = Facts::of(now(), delivery, entry_bytes_max);
         let shared = self.shared;
         let (agent, harness) = (Arc::clone(&shared.agent), shared.harness.clone());
         self.in_hand.work = Some(Work::start(agent, facts, payload, recorded, harness));

@@ -14,6 +14,8 @@ mod leaving;
 mod local;
 mod log;
 mod many;
+#[cfg(feature = "agent-loop")]
+mod model_agent;
 mod resume;
 mod steps;
 mod streams;

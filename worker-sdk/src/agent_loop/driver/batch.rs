@@ -204,21 +204,28 @@ impl Run<'_> {
         closing: &CancellationToken,
     ) -> Result<ToolRecord, StepError> {
         let (checked, judged) = (arguments.clone(), arguments.clone());
-        let begun = &begun;
+        let (name, step_key) = (tool_step(&entry.tool.name), call_key(call_id));
+        let fit = |record: ToolRecord| {
+            let entry_bytes_max = self.ctx.entry_bytes_max();
+            record.storable(entry_bytes_max, &name, &step_key)
+        };
+        let (begun, fit) = (&begun, &fit);
         let mut step = self
             .ctx
-            .step(tool_step(&entry.tool.name), move |key| {
+            .step(name.clone(), move |key| {
                 begun();
-                self.tool_work(entry, call_id, arguments, key)
+                let work = self.tool_work(entry, call_id, arguments, key);
+                async move { work.await.map(fit) }
             })
-            .key(call_key(call_id));
+            .key(step_key.clone());
         step = match entry.tool.class {
             Class::ReadOnly => step.read_only(),
             Class::Idempotent => step,
             Class::SideEffect => step.side_effect(),
-            Class::Verifiable => {
-                step.verifiable(move |key| self.check_work(entry, call_id, checked, key))
-            }
+            Class::Verifiable => step.verifiable(move |key| {
+                let check = self.check_work(entry, call_id, checked, key);
+                async move { check.await.map(|found| found.map(fit)) }
+            }),
         };
         if !self.parts.hooks.is_empty() {
             step = step.gated(move |idempotency_key| {
@@ -230,7 +237,8 @@ impl Run<'_> {
                     idempotency_key,
                     arguments: judged,
                 };
-                self.decide(pending, closing)
+                let deciding = self.decide(pending, closing);
+                async move { deciding.await.map(|instead| instead.map(|it| it.map(fit))) }
             });
         }
         step.await

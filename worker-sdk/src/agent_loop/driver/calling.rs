@@ -16,6 +16,7 @@ use crate::agent_loop::record::ModelRecord;
 use crate::agent_loop::request::Request;
 use crate::agent_loop::response::Response;
 use crate::agent_loop::telemetry;
+use crate::error::Error;
 use crate::journal;
 use crate::retry::Backoff;
 
@@ -145,5 +146,18 @@ pub(super) fn failed(error: &AgentError) -> ModelFailed {
         error_type: error.error_type().to_owned(),
         message: error.message().to_owned(),
         may_pass: error.is_retryable(),
+    }
+}
+
+/// An answer that no entry of the journal holds is none: nothing may rest on it.
+pub(super) fn not_recorded(error: &Error) -> ModelFailed {
+    ModelFailed {
+        error_type: "AnswerTooLarge".to_owned(),
+        message: format!(
+            "the model's answer is too large for the journal: {}; let it write less \
+             (max_output_tokens), or raise the harness's limit entry_bytes",
+            error.message()
+        ),
+        may_pass: false,
     }
 }

@@ -4,6 +4,7 @@ mod cancelling;
 mod crashing;
 mod hooks;
 mod setting;
+mod sizes;
 mod telling;
 mod tools;
 

@@ -45,7 +45,8 @@ pub enum End {
 /// Why a model could not be called.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ModelFailed {
-    /// The kind of failure, such as `ModelUnavailable`.
+    /// The kind of failure, such as `ModelUnavailable`; `AnswerTooLarge` when there was an answer and
+    /// no entry of the journal holds it.
     pub error_type: String,
     /// One line for a person.
     pub message: String,
