@@ -177,6 +177,12 @@ impl AgentError {
         self.0.retryable
     }
 
+    /// The least time to wait before asking again, when something said one.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn least_wait(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+
     /// Whether the caller gets INVALID_REQUEST.
     pub fn is_invalid_request(&self) -> bool {
         self.0.code == ErrorCode::InvalidRequest

@@ -146,6 +146,9 @@ pub(super) fn failed(error: &AgentError) -> ModelFailed {
         error_type: error.error_type().to_owned(),
         message: error.message().to_owned(),
         may_pass: error.is_retryable(),
+        retry_after_ms: error
+            .least_wait()
+            .map(|wait| u64::try_from(wait.as_millis()).unwrap_or(u64::MAX)),
     }
 }
 
@@ -159,5 +162,6 @@ pub(super) fn not_recorded(error: &Error) -> ModelFailed {
             error.message()
         ),
         may_pass: false,
+        retry_after_ms: None,
     }
 }

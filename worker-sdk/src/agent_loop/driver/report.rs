@@ -1,11 +1,12 @@
 //! What a caller is told at the end of a run.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::agent::AgentError;
-use crate::agent_loop::machine::{Abort, End, Machine, Used};
+use crate::agent_loop::machine::{Abort, End, Machine, ModelFailed, Used};
 use crate::agent_loop::message::Message;
 use crate::agent_loop::prompt::Answer;
 
@@ -99,7 +100,17 @@ impl Ended {
             }) => (&**error_type, message.clone(), false),
             End::Aborted(abort) => ("Aborted", abort.to_string(), false),
         };
-        let error = AgentError::new(error_type, message).details(&self);
-        Err(if may_pass { error.retryable() } else { error })
+        let mut error = AgentError::new(error_type, message).details(&self);
+        if may_pass {
+            error = error.retryable();
+        }
+        if let End::ModelFailed(ModelFailed {
+            retry_after_ms: Some(ms),
+            ..
+        }) = &self.end
+        {
+            error = error.retry_after(Duration::from_millis(*ms));
+        }
+        Err(error)
     }
 }

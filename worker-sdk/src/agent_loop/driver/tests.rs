@@ -232,6 +232,9 @@ async fn a_wait_over_the_cap_or_the_deadline_fails_at_once() {
         let ended = agent.run(&ctx, &"go".into()).await.expect("a run");
         assert!(matches!(ended.end, End::ModelFailed(_)));
         assert!(begin.elapsed() < Duration::from_secs(1));
+        // Whoever tries the run again is told what the provider said.
+        let error = ended.into_answer().expect_err("no answer");
+        assert_eq!((error.is_retryable(), error.least_wait()), (true, wait));
     }
 }
 

@@ -52,6 +52,9 @@ pub struct ModelFailed {
     pub message: String,
     /// Whether it may pass.
     pub may_pass: bool,
+    /// The least time to wait before the run is tried again, when the provider said one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
 }
 
 /// Why the loop was stopped.
