@@ -1,8 +1,9 @@
 //! An agent with a tool of each class, run alone on a journal in a file, that can die in any of them
 //! and be started again.
 //!
-//! What the tools do to the world is a line each in `world.txt`, so that one can count how often it
-//! happened. The walk-through is in the README beside this file.
+//! Whether the card is charged can be a person's to say. What the tools do to the world is a line
+//! each in `world.txt`, so that one can count how often it happened. The walk-through is in the
+//! README beside this file.
 
 use std::error::Error;
 use std::fs::{self, OpenOptions};
@@ -12,8 +13,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use worker_sdk::AgentError;
 use worker_sdk::agent_loop::{
-    AgentLoop, Class, Line, Message, Request, ScriptedModel, Tool, ToolContext, ToolError,
+    AgentLoop, AgentLoopBuilder, Class, Line, Message, PendingCall, Request, ScriptedModel, Tool,
+    ToolContext, ToolError, Verdict,
 };
 use worker_sdk::journal::Local;
 
@@ -52,7 +55,25 @@ struct Trip {
     city: String,
 }
 
-fn agent(world: World) -> Result<AgentLoop, Box<dyn Error>> {
+/// Asks whoever sits at the terminal before the card is charged. What they say is in the journal
+/// before the tool runs, so no later process asks again.
+async fn approve(call: PendingCall) -> Result<Verdict, AgentError> {
+    if call.tool != "charge" {
+        return Ok(Verdict::Allow);
+    }
+    let question = format!(
+        "Charge the card for {}? yes or no: ",
+        call.arguments["city"]
+    );
+    std::io::stderr().write_all(question.as_bytes())?;
+    let answer = tokio::task::spawn_blocking(|| std::io::stdin().lines().next()).await?;
+    Ok(match answer.transpose()?.as_deref() {
+        Some("yes") => Verdict::Allow,
+        Some(_) | None => Verdict::deny("The owner of the card said no."),
+    })
+}
+
+fn agent(world: World) -> Result<AgentLoopBuilder, Box<dyn Error>> {
     let world = Arc::new(world);
     let tool = |name: &'static str, description: &str, done: &'static str| {
         let world = Arc::clone(&world);
@@ -80,8 +101,7 @@ fn agent(world: World) -> Result<AgentLoop, Box<dyn Error>> {
         // The bank knows no key: must not run twice. This is what a tool is unless told otherwise.
         .tool(tool("charge", "Charges the card.", "charged for").class(Class::SideEffect))
         // The outbox can be asked whether the mail was sent.
-        .tool(tool("mail", "Sends the ticket.", "mailed the ticket to").verified_by(sent))
-        .build()?)
+        .tool(tool("mail", "Sends the ticket.", "mailed the ticket to").verified_by(sent)))
 }
 
 /// Books step by step. When the outcome of the charge is unknown, it says so.
@@ -94,6 +114,9 @@ fn script() -> ScriptedModel {
         4 if last_result(request).contains("unknown") => Some(Line::text(
             "The room is reserved. Whether the card was charged I do not know.",
         )),
+        4 if last_result(request).contains("denied") => {
+            Some(Line::text("The room is reserved, and not paid."))
+        }
         4 => call("mail"),
         _ => Some(Line::text(format!("Booked: {}.", last_result(request)))),
     })
@@ -106,10 +129,14 @@ fn last_result(request: &Request) -> &str {
     }
 }
 
-async fn book(folder: &Path, die_in: Option<String>) -> Result<String, Box<dyn Error>> {
+async fn book(folder: &Path, ask: bool, die_in: Option<String>) -> Result<String, Box<dyn Error>> {
     let attempt = Local::open(folder.join("journal.db"))?.attempt(RUN)?;
     let file = folder.join("world.txt");
-    let agent = agent(World { file, die_in })?;
+    let mut agent = agent(World { file, die_in })?;
+    if ask {
+        agent = agent.before_tool(approve);
+    }
+    let agent = agent.build()?;
     let answer = attempt.run(&agent, "Book a room in Rome.".into()).await;
     let answer = answer.map_err(|error| error.message().to_owned())?;
     Ok(answer.text)
@@ -122,12 +149,15 @@ async fn book(folder: &Path, die_in: Option<String>) -> Result<String, Box<dyn E
 )]
 async fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (folder, die_in) = match arguments.as_slice() {
-        [folder] => (folder, None),
-        [folder, flag, tool] if flag == "--die-in" => (folder, Some(tool.clone())),
-        _ => return Err("usage: booking FOLDER [--die-in look|reserve|charge|mail]".into()),
+    let (folder, ask, die_in) = match arguments.as_slice() {
+        [folder] => (folder, false, None),
+        [folder, flag] if flag == "--ask" => (folder, true, None),
+        [folder, flag, tool] if flag == "--die-in" => (folder, false, Some(tool.clone())),
+        _ => {
+            return Err("usage: booking FOLDER [--ask | --die-in look|reserve|charge|mail]".into());
+        }
     };
     fs::create_dir_all(folder)?;
-    println!("{}", book(Path::new(folder), die_in).await?);
+    println!("{}", book(Path::new(folder), ask, die_in).await?);
     Ok(())
 }
