@@ -125,6 +125,12 @@ impl Context {
         self.ledger().used()
     }
 
+    /// What is recorded of the step with this key.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn recorded(&self, name: &str, key: &str) -> Option<journal::StepState> {
+        self.ledger().recorded(name, key)
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         let ledger = self.0.ledger.get_or_init(|| {
             let ledger = Ledger::of(self.run_id(), self.0.sink.replay());

@@ -15,10 +15,11 @@ use super::report::{CallState, ToolReport};
 use crate::agent::AgentError;
 use crate::agent_loop::hook::PendingCall;
 use crate::agent_loop::machine::{Abort, Planned, ToolOutcome, ToolResult};
+use crate::agent_loop::message::Call;
 use crate::agent_loop::record::{ToolRecord, ToolStatus, call_key, tool_step};
 use crate::agent_loop::tool::Class;
 use crate::agent_loop::toolbox::Entry;
-use crate::journal::StepError;
+use crate::journal::{StepError, StepState};
 
 /// What came of the calls of a turn.
 pub(super) struct Batch {
@@ -45,6 +46,16 @@ enum Stop {
     Hook { tool: String, error: AgentError },
 }
 
+impl Stop {
+    /// Whether it is recorded, so that no attempt goes on behind it.
+    fn is_the_end(&self) -> bool {
+        match self {
+            Self::Step(_) => false,
+            Self::Hook { error, .. } => !error.is_retryable(),
+        }
+    }
+}
+
 impl Run<'_> {
     pub(super) async fn run_tools(&self, planned: Vec<Planned>) -> Result<Batch, AgentError> {
         let never = || Place {
@@ -62,13 +73,15 @@ impl Run<'_> {
             };
             match finished {
                 Some(Ok(())) => {}
-                // A journal takes nothing any more once the run is to stop.
-                Some(Err(Stop::Step(StepError::Journal(_)))) | None if self.ctx.is_cancelled() => {
-                    abort = Some(Abort::Cancelled);
-                    break;
-                }
                 Some(Err(Stop::Hook { tool, error })) if !error.is_retryable() => {
                     abort = Some(ended_by_hook(tool, &error));
+                    break;
+                }
+                // A journal takes nothing any more once the run is to stop, and a hook may say so.
+                Some(Err(Stop::Step(StepError::Journal(_)) | Stop::Hook { .. })) | None
+                    if self.ctx.is_cancelled() =>
+                {
+                    abort = Some(Abort::Cancelled);
                     break;
                 }
                 Some(Err(Stop::Hook { error, .. })) => return Err(error),
@@ -119,24 +132,31 @@ impl Run<'_> {
         group: Range<usize>,
         places: &Places,
     ) -> Result<(), Stop> {
-        let mut waiting = group;
+        // What has begun before a hook ended the run still comes to its end; nothing else begins.
+        let is_ended = planned[group.clone()]
+            .iter()
+            .any(|planned| self.recorded(&planned.call) == Some(StepState::Failed));
         let closing = CancellationToken::new();
+        let mut waiting = group;
         let mut running = FuturesUnordered::new();
         let mut stopped = None;
         loop {
-            while stopped.is_none()
+            while (stopped.is_none() || is_ended)
                 && running.len() < self.parts.parallel_tools
                 && !self.ctx.is_cancelled()
             {
                 let Some(place) = waiting.next() else { break };
-                running.push(self.run_call(&planned[place], place, places, &closing));
+                let call = &planned[place].call;
+                running.push(self.run_call(call, place, places, is_ended, &closing));
             }
             match running.next().await {
                 Some(Ok(())) => {}
                 // What has begun beside it comes to its end; what waits for a hook does not begin.
                 Some(Err(stop @ Stop::Hook { .. })) => {
                     closing.cancel();
-                    stopped.get_or_insert(stop);
+                    if stopped.is_none() || stop.is_the_end() {
+                        stopped = Some(stop);
+                    }
                 }
                 Some(Err(stop @ Stop::Step(_))) => return Err(stop),
                 None => return stopped.map_or(Ok(()), Err),
@@ -144,14 +164,20 @@ impl Run<'_> {
         }
     }
 
+    /// What the journal has of a call. One that has failed is one before which a hook ended the run.
+    fn recorded(&self, call: &Call) -> Option<StepState> {
+        self.ctx
+            .recorded(&tool_step(&call.name), &call_key(&call.id))
+    }
+
     async fn run_call(
         &self,
-        planned: &Planned,
+        call: &Call,
         place: usize,
         places: &Places,
+        is_ended: bool,
         closing: &CancellationToken,
     ) -> Result<(), Stop> {
-        let call = &planned.call;
         let not_run = |text: String| ToolResult {
             call_id: call.id.clone(),
             text,
@@ -174,6 +200,9 @@ impl Run<'_> {
                 return Ok(());
             }
         };
+        if is_ended && self.recorded(call).is_none() {
+            return Ok(());
+        }
         let begun = || set(CallState::Unknown, None);
         let step = self.tool_step(entry, &call.id, arguments, begun, closing);
         match step.await {

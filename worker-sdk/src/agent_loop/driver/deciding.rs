@@ -31,10 +31,10 @@ impl Run<'_> {
         let asking = tokio::time::timeout(self.ctx.time_left(), self.ask_hooks(call));
         let verdict = tokio::select! {
             biased;
-            answered = asking => answered.map_err(|_| too_late(&tool))??,
             () = closing.cancelled() => {
                 return Err(AgentError::new("Stopped", "another call stopped the run").retryable());
             }
+            answered = asking => answered.map_err(|_| too_late(&tool))??,
         };
         Ok(match verdict {
             Verdict::Allow => None,

@@ -189,34 +189,36 @@ async fn a_hook_may_take_until_the_deadline_and_no_longer() {
 
 #[tokio::test]
 async fn a_run_that_is_cancelled_while_a_hook_waits_has_not_started_the_call() {
-    let world = World::default();
-    let (asking, mut asked) = tokio::sync::mpsc::channel(1);
-    let model = ScriptedModel::new([Line::call("write", json!({"n": 1}))]);
-    let agent = world.builder(model).before_tool(move |_| {
-        let asking = asking.clone();
-        async move {
-            asking.send(()).await?;
-            std::future::pending().await
-        }
-    });
-    let agent = agent.build().expect("an agent");
-    let (ctx, record) = testing::context().build();
-    let prompt = Prompt::from("go");
-    let (ended, ()) = tokio::join!(agent.run(&ctx, &prompt), async {
-        asked.recv().await.expect("it is asked");
-        record.cancel(CancelReason::Cancelled);
-    });
-    let ended = ended.expect("a run");
-    assert_eq!(ended.end, End::Aborted(Abort::Cancelled));
-    assert_eq!(states(&ended), [CallState::NeverStarted]);
-    assert_eq!(results(&ended)[0].text, "[aborted by caller]");
-    assert_eq!(world.all_effects(), 0);
-    assert!(
-        !record
-            .steps()
-            .iter()
-            .any(|step| step.name() == "tool/write")
-    );
+    for hook_says_so in [false, true] {
+        let world = World::default();
+        let (asking, mut asked) = tokio::sync::mpsc::channel(1);
+        let model = ScriptedModel::new([Line::call("write", json!({"n": 1}))]);
+        let agent = world.builder(model).before_tool(move |call| {
+            let asking = asking.clone();
+            async move {
+                asking.send(()).await?;
+                if hook_says_so {
+                    call.run.cancelled().await;
+                    call.run.progress(1.0, "asked").await?;
+                }
+                std::future::pending().await
+            }
+        });
+        let agent = agent.build().expect("an agent");
+        let (ctx, record) = testing::context().build();
+        let prompt = Prompt::from("go");
+        let (ended, ()) = tokio::join!(agent.run(&ctx, &prompt), async {
+            asked.recv().await.expect("it is asked");
+            record.cancel(CancelReason::Cancelled);
+        });
+        let ended = ended.expect("a run");
+        assert_eq!(ended.end, End::Aborted(Abort::Cancelled));
+        assert_eq!(states(&ended), [CallState::NeverStarted]);
+        assert_eq!(results(&ended)[0].text, "[aborted by caller]");
+        assert_eq!(world.all_effects(), 0);
+        let steps = record.steps();
+        assert!(!steps.iter().any(|step| step.name() == "tool/write"));
+    }
 }
 
 #[tokio::test]

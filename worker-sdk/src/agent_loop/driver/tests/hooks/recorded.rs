@@ -220,3 +220,55 @@ async fn a_call_that_has_begun_comes_to_its_end_when_a_hook_stops_another() {
         assert_eq!(finished.count(), 1);
     }
 }
+
+#[tokio::test]
+async fn nothing_begins_beside_a_call_before_which_the_run_was_ended() {
+    let (world, journal) = (World::default(), Memory::new());
+    let line = (1..=5).fold(Line::text(""), |line, n| {
+        line.and(Line::call_as(
+            format!("a{n}"),
+            "look",
+            format!("{{\"n\": {n}}}"),
+        ))
+    });
+    let line = line.and(Line::call_as("a6", "fly", "{}"));
+    let builder = || {
+        let model = ScriptedModel::new([line.clone(), Line::text("All done.")]);
+        world.builder(model).parallel_tools(3)
+    };
+    let ends = builder().before_tool(|call| async move {
+        match &*call.call_id {
+            "a1" | "a2" => Ok(Verdict::Allow),
+            "a3" => std::future::pending().await,
+            "a4" => {
+                // The two before have their results, the third still waits.
+                for _ in 0..20 {
+                    pass().await;
+                }
+                Ok(Verdict::end("Forbidden", "enough"))
+            }
+            _ => std::future::pending().await,
+        }
+    });
+    let ends = ends.build().expect("an agent");
+    let first = attempt(&ends, &journal, 1, usize::MAX).await;
+    let first = first.expect("no crash");
+    use CallState::{Finished, NeverStarted};
+    let after = [NeverStarted; 4];
+    assert_eq!(states(&first)[..2], [Finished; 2]);
+    assert_eq!(states(&first)[2..], after);
+    let effects = world.by_key();
+    let asked = Asked::default();
+    let asks = asked.clone();
+    let allowing = builder().before_tool(move |call| {
+        asks.note(&call);
+        std::future::ready(Ok(Verdict::Allow))
+    });
+    for agent in [allowing, builder()] {
+        let agent = agent.build().expect("an agent");
+        let again = attempt(&agent, &journal, 2, usize::MAX).await;
+        let again = again.expect("no crash");
+        assert_eq!((&again.end, &again.tools), (&first.end, &first.tools));
+    }
+    assert_eq!((world.by_key(), asked.all().len()), (effects, 0));
+}
