@@ -19,6 +19,7 @@ use crate::retry::Policy;
 use crate::store::{Entry, Fence, Holder, NewRun, Record, Stamp, Step, Store, StoreError, Written};
 
 use super::Engine;
+use super::ends::End;
 
 /// StartRun calls whose run is on its way to the disk at once; more wait for their turn.
 const STARTING: usize = 1024;
@@ -89,8 +90,8 @@ enum Wrote {
     Run(Arc<NewRun>, Option<Holder>, u64),
     /// These entries of it.
     Entries(Vec<Entry>),
-    /// The last entries of it.
-    End(Vec<Entry>),
+    /// The last entries of it, and how it ended with them.
+    End(Vec<Entry>, End),
     /// What only the store knows, as the number of a note.
     Unknown,
 }
@@ -384,7 +385,16 @@ impl Wrote {
             Step::StartAttempt { entries, .. }
             | Step::Append { entries, .. }
             | Step::EndAttempt { entries, .. } => Self::Entries(entries.clone()),
-            Step::Finish { entries, .. } => Self::End(entries.clone()),
+            Step::Finish {
+                fence,
+                state,
+                reply_seq,
+                entries,
+            } => {
+                let last = entries.last().expect("an end must have its entry").clone();
+                let end = End::of(*state, fence.attempt, *reply_seq, last);
+                Self::End(entries.clone(), end)
+            }
             Step::Note { .. } | Step::KeepAgent { .. } | Step::Forget { .. } | Step::Flush => {
                 Self::Unknown
             }
@@ -403,7 +413,10 @@ impl super::State {
                 None
             }
             Wrote::Entries(entries) => self.tails.add(run, entries),
-            Wrote::End(entries) => {
+            Wrote::End(entries, end) => {
+                if let Some(waiting) = self.waiting.get_mut(&run) {
+                    waiting.ended(&end);
+                }
                 let known = self.core.durable_on_disk(run);
                 let namespace = known.map(|(agent, _)| agent.namespace.clone());
                 self.tails.end(run, namespace, entries)

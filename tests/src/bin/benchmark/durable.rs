@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use harness_tests::durable::{start, started, watch};
+use harness_proto::v1::StartRunRequest;
+use harness_tests::durable::{start, started};
 use harness_tests::raw::{connect, runs};
 use harness_tests::{Port, Process, program};
 use tempfile::TempDir;
@@ -48,15 +49,14 @@ fn serve(port: &Port, data: &Path) -> Process {
     server
 }
 
-/// One durable run from its start to its end.
+/// One durable run from its start to its end, which is waited for.
 async fn durable(channel: &Channel) {
-    let run = started(channel, start(AGENT, "\"x\"")).await;
-    let mut events = watch(channel, &run.run_id, run.head + 1)
-        .await
-        .expect("the run is known");
-    while let Some(event) = events.message().await.expect("no error") {
-        drop(event);
-    }
+    let request = StartRunRequest {
+        wait_for_end: prost_types::Duration::try_from(PATIENCE).ok(),
+        ..start(AGENT, "\"x\"")
+    };
+    let run = started(channel, request).await;
+    assert!(run.outcome.is_some(), "it has ended: {run:?}");
 }
 
 async fn ask(channel: &Channel) {
@@ -141,7 +141,7 @@ impl Beside {
             p50(&self.asks),
         );
         let in_flight =
-            format!("durable StartRun to its end seen by WatchRun, {at_once} in flight");
+            format!("durable StartRun that waits for its end, {at_once} in flight");
         let bar = if at_once == 64 { "0.60 of asks" } else { "" };
         let beside = match at_once {
             1 => {
