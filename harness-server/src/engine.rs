@@ -92,7 +92,8 @@ struct State {
     starters: AHashMap<RunId, Starter>,
     /// Whoever waits for the end of a durable run to be on disk.
     waiting: AHashMap<RunId, Waiting>,
-    /// Steps that are decided and not handed over yet, in their order.
+    /// Steps that are decided and not handed over yet, in their order. Whoever puts the first one
+    /// there hands them over.
     staged: Vec<Write>,
     /// When the timer task wakes next, while it sleeps.
     timer_at: Option<Instant>,
@@ -109,6 +110,7 @@ enum Effect {
     Reload(RunId),
     Started(Starter, Result<RunId, Box<Failure>>),
     Decided(Waiting, Option<Box<Failure>>),
+    HandOver,
     Note(Note),
 }
 
@@ -404,7 +406,6 @@ impl Engine {
             .into_iter()
             .filter_map(|action| state.address(action))
             .collect();
-        let writes = !state.staged.is_empty();
         let next = state.core.next_wake();
         let timer_is_late = match (next, state.timer_at) {
             (Some(next), Some(at)) => next < at,
@@ -416,9 +417,6 @@ impl Engine {
         }
         let idle = state.leaving && state.core.is_idle();
         drop(state);
-        if writes {
-            self.hand_over();
-        }
         if timer_is_late {
             self.0.timer_moved.notify_one();
         }
@@ -446,6 +444,7 @@ impl Engine {
                 Effect::Reload(run) => self.read_again(run),
                 Effect::Started(starter, started) => starter.tell(started),
                 Effect::Decided(waiting, failure) => waiting.tell(failure),
+                Effect::HandOver => self.hand_over(),
                 Effect::Note(note) => notes::log(&note),
             }
         }

@@ -18,7 +18,7 @@ use crate::ids::{AgentKey, RunId};
 use crate::retry::Policy;
 use crate::store::{Entry, Fence, Holder, NewRun, Record, Stamp, Step, Store, StoreError, Written};
 
-use super::Engine;
+use super::{Effect, Engine};
 use super::ends::End;
 
 /// StartRun calls whose run is on its way to the disk at once; more wait for their turn.
@@ -190,6 +190,8 @@ impl Engine {
 
     /// Once nothing of a run is on its way to the disk, reads it again.
     pub(super) fn read_again(&self, run: RunId) {
+        // What is decided of it goes first.
+        self.hand_over();
         if let Some(storage) = &self.0.storage {
             let _order = storage.order.lock().unwrap_or_else(PoisonError::into_inner);
             storage.put(Step::Flush, move |outcome| Told::Flushed(run, outcome));
@@ -227,11 +229,13 @@ impl Engine {
             let mut told = storage.told.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *told)
         };
+        // What comes of them all is handed over together: those of one commit share the next one.
+        let mut effects = Vec::new();
         for told in told {
             match told {
                 Told::Step(run, wrote, outcome) => {
                     self.note_store(storage, &outcome);
-                    self.tell_step(run, wrote, outcome);
+                    effects.extend(self.tell_step(run, wrote, outcome));
                 }
                 Told::Flushed(run, outcome) => {
                     self.note_store(storage, &outcome);
@@ -242,10 +246,16 @@ impl Engine {
                 Told::Other(outcome) => self.note_store(storage, &outcome),
             }
         }
+        self.act(effects);
     }
 
-    /// Tells of a step: Core, whoever started its run, and whoever follows that.
-    fn tell_step(&self, run: RunId, wrote: Wrote, outcome: Result<Written, StoreError>) {
+    /// Tells of a step: Core, and whoever follows its run.
+    fn tell_step(
+        &self,
+        run: RunId,
+        wrote: Wrote,
+        outcome: Result<Written, StoreError>,
+    ) -> Vec<Effect> {
         let stored = match outcome {
             Ok(Written::Done | Written::Forgotten(_)) => Stored::Done,
             Ok(Written::Existing(run)) => Stored::Existing(run),
@@ -262,11 +272,11 @@ impl Engine {
         let effects = self.decide(Event::Stored { run, stored }, |state| {
             bell = state.wrote(run, wrote);
         });
-        // First of all: whoever started the run waits for its end.
+        // Before they are performed: whoever started the run may wait for its end.
         if let Some(bell) = bell {
             bell.send_modify(|()| {});
         }
-        self.act(effects);
+        effects
     }
 
     pub(super) fn note_store<T>(&self, storage: &Storage, outcome: &Result<T, StoreError>) {
