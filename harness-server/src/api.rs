@@ -8,6 +8,7 @@ mod admission;
 mod attach_body;
 mod convert;
 mod deadline;
+mod ending;
 mod entries;
 mod events;
 mod frames;

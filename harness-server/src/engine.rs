@@ -6,6 +6,7 @@
 mod addressing;
 mod asking;
 mod durable;
+mod ends;
 mod following;
 mod judging;
 mod listing;
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use ahash::AHashMap;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 use uuid::Uuid;
@@ -42,12 +43,14 @@ use crate::store::Store;
 use addressing::tell;
 use asking::Caller;
 use durable::Starter;
+use ends::Waiting;
 use judging::Judges;
 use storing::Storage;
 use tails::Tails;
 
 pub use asking::{Asked, ManyAnswer, Tagged, Watch};
 pub use durable::{Begun, Resumes};
+pub use ends::End;
 pub use following::Followed;
 pub use judging::Checked;
 pub use listing::Listed;
@@ -71,6 +74,8 @@ struct Shared {
     state: Mutex<State>,
     timer_moved: Notify,
     idle: Notify,
+    /// Cancelled when the harness has left: nothing ends any more.
+    left: CancellationToken,
     /// Grows when a slot comes or goes, or a pool stands elsewhere.
     attached: watch::Sender<u64>,
 }
@@ -86,8 +91,9 @@ struct State {
     /// Whoever started a durable run and is to be told.
     starters: AHashMap<RunId, Starter>,
     /// Whoever waits for the end of a durable run to be on disk.
-    deciders: AHashMap<RunId, Vec<Decider>>,
-    /// Steps that are decided and not handed over yet, in their order.
+    waiting: AHashMap<RunId, Waiting>,
+    /// Steps that are decided and not handed over yet, in their order. Whoever puts the first one
+    /// there hands them over.
     staged: Vec<Write>,
     /// When the timer task wakes next, while it sleeps.
     timer_at: Option<Instant>,
@@ -103,11 +109,10 @@ enum Effect {
     Load(RunId, bool),
     Reload(RunId),
     Started(Starter, Result<RunId, Box<Failure>>),
-    Decided(Vec<Decider>, Option<Box<Failure>>),
+    Decided(Waiting, Option<Box<Failure>>),
+    HandOver,
     Note(Note),
 }
-
-type Decider = oneshot::Sender<Option<Box<Failure>>>;
 
 impl Engine {
     /// An engine with nothing attached.
@@ -147,13 +152,14 @@ impl Engine {
                 watches: AHashMap::new(),
                 tails: Tails::default(),
                 starters: AHashMap::new(),
-                deciders: AHashMap::new(),
+                waiting: AHashMap::new(),
                 staged: Vec::new(),
                 timer_at: None,
                 leaving: false,
             }),
             timer_moved: Notify::new(),
             idle: Notify::new(),
+            left: CancellationToken::new(),
             attached: watch::Sender::new(0),
         }))
     }
@@ -347,6 +353,7 @@ impl Engine {
             warn!(grace = ?self.0.limits.shutdown_grace, "ending the requests that did not finish");
             self.apply(Event::ServerLeft);
         }
+        self.0.left.cancel();
         self.0.judges.finished().await;
     }
 
@@ -399,7 +406,6 @@ impl Engine {
             .into_iter()
             .filter_map(|action| state.address(action))
             .collect();
-        let writes = !state.staged.is_empty();
         let next = state.core.next_wake();
         let timer_is_late = match (next, state.timer_at) {
             (Some(next), Some(at)) => next < at,
@@ -411,9 +417,6 @@ impl Engine {
         }
         let idle = state.leaving && state.core.is_idle();
         drop(state);
-        if writes {
-            self.hand_over();
-        }
         if timer_is_late {
             self.0.timer_moved.notify_one();
         }
@@ -440,11 +443,8 @@ impl Engine {
                 Effect::Load(run, replayed) => self.read_request(run, replayed),
                 Effect::Reload(run) => self.read_again(run),
                 Effect::Started(starter, started) => starter.tell(started),
-                Effect::Decided(deciders, failure) => {
-                    for decider in deciders {
-                        drop(decider.send(failure.clone()));
-                    }
-                }
+                Effect::Decided(waiting, failure) => waiting.tell(failure),
+                Effect::HandOver => self.hand_over(),
                 Effect::Note(note) => notes::log(&note),
             }
         }

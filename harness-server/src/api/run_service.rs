@@ -1,6 +1,6 @@
 //! `RunService`: what applications ask. Checks what a caller may send, then the engine has it.
 
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::TaskTracker;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use tonic::{Extensions, Request, Response, Status, Streaming};
@@ -18,7 +18,7 @@ use super::admission::{Admission, Admitted, Ask, Call};
 use super::router::Arrival;
 use super::status::{of_failure, refused};
 use super::streams::{self, Answers};
-use super::{convert, deadline, entries, many, starting};
+use super::{convert, deadline, ending, entries, many, starting};
 
 /// Initial metadata that names the run.
 const RUN_ID_HEADER: &str = "harness-run-id";
@@ -125,9 +125,12 @@ impl RunService for Runs {
         &self,
         request: Request<relay::StartRunRequest>,
     ) -> Result<Response<relay::StartRunResponse>, Status> {
+        self.admission.turn().await;
         let (metadata, extensions, asked) = request.into_parts();
         let call = call_of(metadata, &extensions);
         let patience = call.timeout.map(|left| deadline::within(left, Some(left)));
+        let until = ending::until(asked.wait_for_end.as_ref(), call.timeout)
+            .map_err(|failure| of_failure(&failure))?;
         let started = async {
             let (admitted, start) = starting::admit(&self.admission, asked, call)?;
             let engine = self.admission.engine();
@@ -136,14 +139,13 @@ impl RunService for Runs {
                 terms,
                 placing,
             } = admitted;
-            let record = match engine.start_run(request, terms, placing, start).await? {
-                Begun::Made(record) => *record,
+            match engine.start_run(request, terms, placing, start).await? {
+                Begun::Made(record) => Ok(*record),
                 Begun::Before(id) => {
                     let record = engine.record(id).await?;
-                    record.ok_or_else(|| starting::gone(id))?
+                    record.ok_or_else(|| starting::gone(id))
                 }
-            };
-            starting::told(engine, record).await
+            }
         };
         let started = match patience {
             Some(patience) => timeout(patience, started).await.unwrap_or_else(|_| {
@@ -153,8 +155,12 @@ impl RunService for Runs {
             }),
             None => started.await,
         };
-        let run = started.map_err(|failure| of_failure(&failure))?;
-        Ok(Response::new(relay::StartRunResponse { run: Some(run) }))
+        let run = match started {
+            Ok(record) => ending::durable(self.admission.engine(), record, until).await,
+            Err(failure) => Err(failure),
+        };
+        let run = Some(run.map_err(|failure| of_failure(&failure))?);
+        Ok(Response::new(relay::StartRunResponse { run }))
     }
 
     async fn get_run(
@@ -162,8 +168,15 @@ impl RunService for Runs {
         request: Request<relay::GetRunRequest>,
     ) -> Result<Response<relay::GetRunResponse>, Status> {
         let asked = request.get_ref();
-        let found = self.find(&asked.run_id, &asked.namespace).await?;
-        let run = Some(self.told(found).await?);
+        let left = Arrival::time_left(request.extensions());
+        let until = ending::until(asked.wait_for_end.as_ref(), left)
+            .map_err(|failure| of_failure(&failure))?;
+        let mut found = self.find(&asked.run_id, &asked.namespace).await?;
+        if let (Found::Interactive(id, _), Some(until)) = (&found, until) {
+            ending::interactive(self.admission.engine(), *id, until).await;
+            found = self.find(&asked.run_id, &asked.namespace).await?;
+        }
+        let run = Some(self.told(found, until).await?);
         Ok(Response::new(relay::GetRunResponse { run }))
     }
 
@@ -198,7 +211,7 @@ impl RunService for Runs {
                 .map_err(|failure| of_failure(&failure))?,
         }
         let found = self.find(&asked.run_id, &asked.namespace).await?;
-        let run = Some(self.told(found).await?);
+        let run = Some(self.told(found, None).await?);
         Ok(Response::new(relay::CancelRunResponse { run }))
     }
 
@@ -239,11 +252,12 @@ enum Found {
 }
 
 impl Runs {
-    async fn told(&self, found: Found) -> Result<relay::Run, Status> {
+    /// A run, a durable one as it ends where that is waited for.
+    async fn told(&self, found: Found, until: Option<Instant>) -> Result<relay::Run, Status> {
         let engine = self.admission.engine();
         match found {
             Found::Interactive(id, view) => Ok(entries::run_to_proto(engine, id, *view)),
-            Found::Durable(record) => starting::told(engine, *record)
+            Found::Durable(record) => ending::durable(engine, *record, until)
                 .await
                 .map_err(|failure| of_failure(&failure)),
         }

@@ -5,9 +5,12 @@ mod list;
 mod start;
 mod watch;
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 use worker_sdk::client::runs::{Outcome, Run as RunView};
 
+use super::ask::options::duration;
 use super::error::CliError;
 use super::output::{self, Form, printable};
 use super::{PATIENCE, Server};
@@ -20,6 +23,7 @@ and the harness; `harness serve --data DIR` is what keeps it.
 
 Examples:
   harness run start report '\"2026-11\"' --key report/2026-11
+  harness run start report '\"2026-12\"' --wait-for-end 1m
   harness run list --agent report --state failed
   harness run watch 0190f5b2-6f0e-7c0b-9d3a-2f1f6f1c9a10
   harness run cancel 0190f5b2-6f0e-7c0b-9d3a-2f1f6f1c9a10 --reason 'wrong month'
@@ -44,6 +48,10 @@ enum Command {
 struct Get {
     #[command(flatten)]
     run: Named,
+
+    /// Tell it when it has ended, or as it stands after so long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    wait_for_end: Option<Duration>,
 
     /// Print the run as a JSON object
     #[arg(long)]
@@ -124,8 +132,19 @@ impl Run {
 impl Get {
     async fn run(self) -> Result<(), CliError> {
         let harness = self.server.connect(PATIENCE).await?;
-        let asked = harness.run(&self.run.namespace, &self.run.run_id);
-        print(&self.server.within(PATIENCE, asked).await?, self.json)
+        let (namespace, run_id) = (&self.run.namespace, &self.run.run_id);
+        let run = match self.wait_for_end {
+            None => {
+                let asked = harness.run(namespace, run_id);
+                self.server.within(PATIENCE, asked).await?
+            }
+            Some(at_most) => {
+                let asked = harness.wait_for_end(namespace, run_id, at_most);
+                let patience = at_most.saturating_add(PATIENCE);
+                self.server.within(patience, asked).await?
+            }
+        };
+        print(&run, self.json)
     }
 }
 

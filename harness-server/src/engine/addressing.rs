@@ -27,7 +27,7 @@ impl State {
             }
             Action::Write(write) => {
                 self.staged.push(write);
-                None
+                (self.staged.len() == 1).then_some(Effect::HandOver)
             }
             Action::Load { run, replayed } => Some(Effect::Load(run, replayed)),
             Action::Reload { run } => Some(Effect::Reload(run)),
@@ -35,10 +35,11 @@ impl State {
                 .starters
                 .remove(&run)
                 .map(|starter| Effect::Started(starter, started)),
-            Action::Decided { run, failure } => self
-                .deciders
-                .remove(&run)
-                .map(|deciders| Effect::Decided(deciders, failure)),
+            Action::Decided { run, failure } => {
+                let waiting = self.waiting.remove(&run);
+                trim(&mut self.waiting);
+                waiting.map(|waiting| Effect::Decided(waiting, failure))
+            }
             Action::Grew { run } => self.watches.get(&run).cloned().map(Effect::Grew),
             Action::Judge { .. } => Some(Effect::Judge(action)),
             Action::Note(note) => Some(Effect::Note(note)),

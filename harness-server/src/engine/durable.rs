@@ -1,4 +1,4 @@
-//! Durable runs as callers and sessions see them: starting, cancelling, following, coming back.
+//! Durable runs as callers and sessions see them: starting, being told of, coming back.
 
 use std::sync::Arc;
 
@@ -109,45 +109,6 @@ impl Engine {
         Ok(read.await.map_err(told)?.entries.into_iter().next())
     }
 
-    /// Asks for a durable run to be stopped; answered once how it ended is on disk.
-    ///
-    /// # Errors
-    /// The store does not take it.
-    pub async fn cancel_run(
-        &self,
-        run: RunId,
-        who: Arc<str>,
-        why: String,
-    ) -> Result<(), Box<Failure>> {
-        let storage = self.storage("CancelRun")?;
-        let (is_here, is_adrift) = self.stands(run);
-        if is_adrift {
-            return Err(told(StoreError::Failed(
-                "the run is being read again".to_owned(),
-            )));
-        }
-        if !is_here {
-            // It waits to be taken in after a start; or it has ended, and nothing comes of this.
-            self.take_in(storage, run, false).await;
-        }
-        let (decider, decided) = oneshot::channel();
-        let mut decider = Some(decider);
-        self.apply_with(Event::CancelRequested { run, who, why }, |state| {
-            if state.core.has_durable(run) {
-                let deciders = state.deciders.entry(run).or_default();
-                deciders.extend(decider.take());
-            }
-        });
-        if decider.is_some() {
-            return Ok(());
-        }
-        match decided.await {
-            Ok(None) => Ok(()),
-            Ok(Some(failure)) => Err(failure),
-            Err(_) => Err(told(StoreError::Failed("it is closing".to_owned()))),
-        }
-    }
-
     /// Whether a worker owes a released for a run.
     #[must_use]
     pub fn is_owed(&self, run: RunId) -> bool {
@@ -199,7 +160,7 @@ impl Engine {
     }
 
     /// Whether Core has a durable run, and whether it has dropped it for a step that was not written.
-    fn stands(&self, run: RunId) -> (bool, bool) {
+    pub(super) fn stands(&self, run: RunId) -> (bool, bool) {
         let state = self.lock();
         (state.core.has_durable(run), state.core.is_adrift(run))
     }

@@ -18,7 +18,8 @@ use crate::ids::{AgentKey, RunId};
 use crate::retry::Policy;
 use crate::store::{Entry, Fence, Holder, NewRun, Record, Stamp, Step, Store, StoreError, Written};
 
-use super::Engine;
+use super::{Effect, Engine};
+use super::ends::End;
 
 /// StartRun calls whose run is on its way to the disk at once; more wait for their turn.
 const STARTING: usize = 1024;
@@ -89,8 +90,8 @@ enum Wrote {
     Run(Arc<NewRun>, Option<Holder>, u64),
     /// These entries of it.
     Entries(Vec<Entry>),
-    /// The last entries of it.
-    End(Vec<Entry>),
+    /// The last entries of it, and how it ended with them.
+    End(Vec<Entry>, End),
     /// What only the store knows, as the number of a note.
     Unknown,
 }
@@ -189,6 +190,8 @@ impl Engine {
 
     /// Once nothing of a run is on its way to the disk, reads it again.
     pub(super) fn read_again(&self, run: RunId) {
+        // What is decided of it goes first.
+        self.hand_over();
         if let Some(storage) = &self.0.storage {
             let _order = storage.order.lock().unwrap_or_else(PoisonError::into_inner);
             storage.put(Step::Flush, move |outcome| Told::Flushed(run, outcome));
@@ -226,11 +229,13 @@ impl Engine {
             let mut told = storage.told.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *told)
         };
+        // What comes of them all is handed over together: those of one commit share the next one.
+        let mut effects = Vec::new();
         for told in told {
             match told {
                 Told::Step(run, wrote, outcome) => {
                     self.note_store(storage, &outcome);
-                    self.tell_step(run, wrote, outcome);
+                    effects.extend(self.tell_step(run, wrote, outcome));
                 }
                 Told::Flushed(run, outcome) => {
                     self.note_store(storage, &outcome);
@@ -241,10 +246,16 @@ impl Engine {
                 Told::Other(outcome) => self.note_store(storage, &outcome),
             }
         }
+        self.act(effects);
     }
 
-    /// Tells of a step: Core, whoever started its run, and whoever follows that.
-    fn tell_step(&self, run: RunId, wrote: Wrote, outcome: Result<Written, StoreError>) {
+    /// Tells of a step: Core, and whoever follows its run.
+    fn tell_step(
+        &self,
+        run: RunId,
+        wrote: Wrote,
+        outcome: Result<Written, StoreError>,
+    ) -> Vec<Effect> {
         let stored = match outcome {
             Ok(Written::Done | Written::Forgotten(_)) => Stored::Done,
             Ok(Written::Existing(run)) => Stored::Existing(run),
@@ -261,11 +272,11 @@ impl Engine {
         let effects = self.decide(Event::Stored { run, stored }, |state| {
             bell = state.wrote(run, wrote);
         });
-        // First of all: whoever started the run waits for its end.
+        // Before they are performed: whoever started the run may wait for its end.
         if let Some(bell) = bell {
             bell.send_modify(|()| {});
         }
-        self.act(effects);
+        effects
     }
 
     pub(super) fn note_store<T>(&self, storage: &Storage, outcome: &Result<T, StoreError>) {
@@ -384,7 +395,16 @@ impl Wrote {
             Step::StartAttempt { entries, .. }
             | Step::Append { entries, .. }
             | Step::EndAttempt { entries, .. } => Self::Entries(entries.clone()),
-            Step::Finish { entries, .. } => Self::End(entries.clone()),
+            Step::Finish {
+                fence,
+                state,
+                reply_seq,
+                entries,
+            } => {
+                let last = entries.last().expect("an end must have its entry").clone();
+                let end = End::of(*state, fence.attempt, *reply_seq, last);
+                Self::End(entries.clone(), end)
+            }
             Step::Note { .. } | Step::KeepAgent { .. } | Step::Forget { .. } | Step::Flush => {
                 Self::Unknown
             }
@@ -403,7 +423,10 @@ impl super::State {
                 None
             }
             Wrote::Entries(entries) => self.tails.add(run, entries),
-            Wrote::End(entries) => {
+            Wrote::End(entries, end) => {
+                if let Some(waiting) = self.waiting.get_mut(&run) {
+                    waiting.ended(&end);
+                }
                 let known = self.core.durable_on_disk(run);
                 let namespace = known.map(|(agent, _)| agent.namespace.clone());
                 self.tails.end(run, namespace, entries)

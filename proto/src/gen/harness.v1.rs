@@ -1662,6 +1662,11 @@ pub struct StartRunRequest {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
+    /// Answer when the end of the run is on disk too, and after so long at the latest; absent means at
+    /// once. The run may be told before it has ended: a little before the call's own deadline, when the
+    /// store fails and when the harness leaves. Its state says so; GetRun waits again.
+    #[prost(message, optional, tag = "7")]
+    pub wait_for_end: ::core::option::Option<::prost_types::Duration>,
 }
 /// StartRunResponse is the run that was made, or the first one of the key.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1679,6 +1684,10 @@ pub struct GetRunRequest {
     /// Its namespace; empty means "default".
     #[prost(string, tag = "2")]
     pub namespace: ::prost::alloc::string::String,
+    /// Answer when the run has ended, and after so long at the latest; absent means at once. What
+    /// StartRunRequest says of it holds here too.
+    #[prost(message, optional, tag = "3")]
+    pub wait_for_end: ::core::option::Option<::prost_types::Duration>,
 }
 /// GetRunResponse is the run.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -1955,8 +1964,9 @@ pub mod run_service_client {
                 .insert(GrpcMethod::new("harness.v1.RunService", "AskMany"));
             self.inner.streaming(req, path, codec).await
         }
-        /// StartRun makes a durable run and answers only after it is on disk. Idempotent for one
-        /// idempotency key: the same payload returns the first run, another one IDEMPOTENCY_CONFLICT.
+        /// StartRun makes a durable run and answers only after it is on disk, or after it has ended where
+        /// that is waited for. Hanging up does not stop the run. Idempotent for one idempotency key: the
+        /// same payload returns the first run, another one IDEMPOTENCY_CONFLICT.
         pub async fn start_run(
             &mut self,
             request: impl tonic::IntoRequest<super::StartRunRequest>,
@@ -1981,7 +1991,7 @@ pub mod run_service_client {
                 .insert(GrpcMethod::new("harness.v1.RunService", "StartRun"));
             self.inner.unary(req, path, codec).await
         }
-        /// GetRun tells where a run stands. Idempotent.
+        /// GetRun tells where a run stands, at once or when it has ended. Idempotent.
         pub async fn get_run(
             &mut self,
             request: impl tonic::IntoRequest<super::GetRunRequest>,
@@ -2127,8 +2137,9 @@ pub mod run_service_server {
             &self,
             request: tonic::Request<tonic::Streaming<super::AskManyRequest>>,
         ) -> std::result::Result<tonic::Response<Self::AskManyStream>, tonic::Status>;
-        /// StartRun makes a durable run and answers only after it is on disk. Idempotent for one
-        /// idempotency key: the same payload returns the first run, another one IDEMPOTENCY_CONFLICT.
+        /// StartRun makes a durable run and answers only after it is on disk, or after it has ended where
+        /// that is waited for. Hanging up does not stop the run. Idempotent for one idempotency key: the
+        /// same payload returns the first run, another one IDEMPOTENCY_CONFLICT.
         async fn start_run(
             &self,
             request: tonic::Request<super::StartRunRequest>,
@@ -2136,7 +2147,7 @@ pub mod run_service_server {
             tonic::Response<super::StartRunResponse>,
             tonic::Status,
         >;
-        /// GetRun tells where a run stands. Idempotent.
+        /// GetRun tells where a run stands, at once or when it has ended. Idempotent.
         async fn get_run(
             &self,
             request: tonic::Request<super::GetRunRequest>,

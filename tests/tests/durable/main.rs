@@ -12,3 +12,4 @@ mod runs;
 mod sdk_workers;
 mod steady;
 mod stores;
+mod waiting;

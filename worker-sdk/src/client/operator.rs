@@ -2,6 +2,8 @@
 //!
 //! Owns the calls of [`Harness`] that ask no agent.
 
+use std::time::Duration;
+
 use harness_proto::v1;
 
 use super::{Harness, WatchRun, admin, pools, runs};
@@ -121,9 +123,45 @@ impl Harness {
     /// # Errors
     /// `RunNotFound`, `Unreachable`, or what else the harness answers.
     pub async fn run(&self, namespace: &str, run_id: &str) -> Result<runs::Run, Error> {
+        self.run_as(namespace, run_id, None).await
+    }
+
+    /// A run when it has ended, or as it stands after so long: its state tells. It may be told sooner
+    /// than either, when the harness leaves or its store fails: then wait again.
+    ///
+    /// ```no_run
+    /// # async fn run(harness: worker_sdk::Harness, run_id: &str) -> Result<(), worker_sdk::Error> {
+    /// let run = harness.wait_for_end("", run_id, std::time::Duration::from_secs(60)).await?;
+    /// match run.outcome {
+    ///     Some(outcome) => println!("{outcome:?}"),
+    ///     None => println!("still {:?}", run.state),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Harness::run`].
+    pub async fn wait_for_end(
+        &self,
+        namespace: &str,
+        run_id: &str,
+        at_most: Duration,
+    ) -> Result<runs::Run, Error> {
+        let at_most = wire::duration_out(at_most);
+        self.run_as(namespace, run_id, Some(at_most)).await
+    }
+
+    async fn run_as(
+        &self,
+        namespace: &str,
+        run_id: &str,
+        wait_for_end: Option<prost_types::Duration>,
+    ) -> Result<runs::Run, Error> {
         let request = v1::GetRunRequest {
             run_id: run_id.to_owned(),
             namespace: namespace.to_owned(),
+            wait_for_end,
         };
         let answer = self.called(self.runs().get_run(request)).await?;
         answer.run.map(wire::runs::run).ok_or_else(untold)

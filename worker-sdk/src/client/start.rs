@@ -23,14 +23,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct Durable(pub(super) Harness);
 
-/// A durable run about to be started; `.await` starts it and gives it as it is on disk. Dropping
-/// the future does not stop the run.
+/// A durable run about to be started; `.await` starts it and gives it as it is on disk, or as it has
+/// ended where [`StartRun::wait_for_end`] says so. Dropping the future does not stop the run.
 #[must_use = "a run is started when it is awaited"]
 pub struct StartRun {
     ask: Ask<(), Durable>,
     idempotency_key: String,
     start_time: Option<SystemTime>,
     labels: std::collections::HashMap<String, String>,
+    wait_for_end: Option<Duration>,
 }
 
 impl StartRun {
@@ -40,6 +41,7 @@ impl StartRun {
             idempotency_key: String::new(),
             start_time: None,
             labels: std::collections::HashMap::new(),
+            wait_for_end: None,
         }
     }
 
@@ -66,6 +68,13 @@ impl StartRun {
     /// For lists; may be given more than once, 32 in all.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// Gives the run when it has ended, or as it stands after so long; see
+    /// [`Harness::wait_for_end`]. Default: as soon as it is on disk.
+    pub fn wait_for_end(mut self, at_most: Duration) -> Self {
+        self.wait_for_end = Some(at_most);
         self
     }
 
@@ -113,13 +122,15 @@ impl StartRun {
             idempotency_key: self.idempotency_key,
             start_time: self.start_time.map(Into::into),
             labels: self.labels,
+            wait_for_end: self.wait_for_end.map(wire::duration_out),
         });
-        request.set_timeout(PATIENCE);
+        let patience = PATIENCE.saturating_add(self.wait_for_end.unwrap_or_default());
+        request.set_timeout(patience);
         let mut runs = harness.runs();
         let call = harness.called(runs.start_run(request));
-        let answer = tokio::time::timeout(PATIENCE, call)
+        let answer = tokio::time::timeout(patience, call)
             .await
-            .unwrap_or_else(|_| Err(harness.unanswered(PATIENCE)))?;
+            .unwrap_or_else(|_| Err(harness.unanswered(patience)))?;
         Ok(wire::runs::run(answer.run.unwrap_or_default()))
     }
 }

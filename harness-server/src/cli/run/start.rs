@@ -10,7 +10,7 @@ use crate::cli::ask::options::{duration, pair};
 use crate::cli::error::CliError;
 use crate::cli::{PATIENCE, Server};
 
-/// Have a durable run made; prints it once it is on disk
+/// Have a durable run made; prints it once it is on disk, or once it has ended
 #[derive(Debug, Args)]
 pub(super) struct Start {
     /// The agent's name
@@ -63,6 +63,10 @@ pub(super) struct Start {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     attempt_timeout: Option<Duration>,
 
+    /// Print it when it has ended, or as it stands after so long
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    wait_for_end: Option<Duration>,
+
     /// Start it although no worker has offered the agent yet
     #[arg(long)]
     wait: bool,
@@ -110,6 +114,9 @@ impl Start {
                 policy = policy.attempt_timeout(timeout);
             }
             start = start.retry(policy);
+        }
+        if let Some(at_most) = self.wait_for_end {
+            start = start.wait_for_end(at_most);
         }
         let run = start.await.map_err(|error| self.server.explain(error))?;
         super::print(&run, self.json)

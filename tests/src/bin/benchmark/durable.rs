@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use harness_tests::durable::{start, started, watch};
+use harness_proto::v1::StartRunRequest;
+use harness_tests::durable::{start, started};
 use harness_tests::raw::{connect, runs};
 use harness_tests::{Port, Process, program};
 use tempfile::TempDir;
@@ -20,6 +21,7 @@ use crate::report::{Row, median, row};
 use crate::sides::Kind;
 
 use bare::Bare;
+use steady::Load;
 
 /// How long a load goes on.
 const LOAD: Duration = Duration::from_secs(3);
@@ -48,15 +50,14 @@ fn serve(port: &Port, data: &Path) -> Process {
     server
 }
 
-/// One durable run from its start to its end.
+/// One durable run from its start to its end, which is waited for.
 async fn durable(channel: &Channel) {
-    let run = started(channel, start(AGENT, "\"x\"")).await;
-    let mut events = watch(channel, &run.run_id, run.head + 1)
-        .await
-        .expect("the run is known");
-    while let Some(event) = events.message().await.expect("no error") {
-        drop(event);
-    }
+    let request = StartRunRequest {
+        wait_for_end: prost_types::Duration::try_from(PATIENCE).ok(),
+        ..start(AGENT, "\"x\"")
+    };
+    let run = started(channel, request).await;
+    assert!(run.outcome.is_some(), "it has ended: {run:?}");
 }
 
 async fn ask(channel: &Channel) {
@@ -118,8 +119,8 @@ impl Beside {
         }
     }
 
-    fn rate(&self) -> f64 {
-        median(self.durable.iter().map(|it| it.per_second))
+    fn rate(of: &[Measured]) -> f64 {
+        median(of.iter().map(|it| it.per_second))
     }
 
     fn commit(&self) -> Duration {
@@ -129,19 +130,18 @@ impl Beside {
 
     fn rows(&self, at_once: usize) -> [Row; 2] {
         let p50 = |of: &[Measured]| median(of.iter().map(|it| it.p50));
-        let rate = |of: &[Measured]| median(of.iter().map(|it| it.per_second));
         let pairs = || self.durable.iter().zip(&self.asks);
         let ratio = median(pairs().map(|(durable, ask)| durable.per_second / ask.per_second));
         let bare = median(self.bare.iter().map(|it| it.runs_per_second));
         let figures = format!(
             "{:.0}/s, p50 {:.2} ms; asks {:.0}/s, p50 {:.2} ms: {ratio:.2}",
-            self.rate(),
+            Self::rate(&self.durable),
             p50(&self.durable),
-            rate(&self.asks),
+            Self::rate(&self.asks),
             p50(&self.asks),
         );
         let in_flight =
-            format!("durable StartRun to its end seen by WatchRun, {at_once} in flight");
+            format!("durable StartRun that waits for its end, {at_once} in flight");
         let bar = if at_once == 64 { "0.60 of asks" } else { "" };
         let beside = match at_once {
             1 => {
@@ -164,7 +164,7 @@ impl Beside {
                 format!(
                     "{bare:.0} runs/s, a commit {:.0} us; ours {:.2} of it",
                     self.commit().as_secs_f64() * 1e6,
-                    self.rate() / bare
+                    Self::rate(&self.durable) / bare
                 ),
                 "",
             ),
@@ -187,8 +187,13 @@ async fn beside_asks(rounds: usize) -> Vec<Row> {
     harness_tests::raw::eventually(PATIENCE, "the worker answers", ready).await;
     let one = Beside::measure(&channel, 1, rounds).await;
     let many = Beside::measure(&channel, 64, rounds).await;
-    let (server, limit) = ((&*port.address(), &channel), many.rate());
-    let steady = steady::row_beside(server, limit, one.commit(), rounds).await;
-    let rows = one.rows(1).into_iter().chain(many.rows(64));
-    rows.chain([steady]).collect()
+    let mut rows: Vec<Row> = [one.rows(1), many.rows(64)].into_iter().flatten().collect();
+    for load in [
+        (Load::Durable, Beside::rate(&many.durable)),
+        (Load::Asks, Beside::rate(&many.asks)),
+    ] {
+        let server = (&*port.address(), &channel);
+        rows.push(steady::row_beside(server, load, one.commit(), rounds).await);
+    }
+    rows
 }

@@ -88,32 +88,50 @@ async fn asks(address: &str) -> Told {
     Told::read(&finished.json())
 }
 
-/// The asks with durable runs beside them, and how many of those ended in a second.
-async fn asks_beside(address: &str, channel: &Channel, per_second: f64) -> (Told, f64) {
+/// What goes on beside the asks.
+#[derive(Clone, Copy)]
+pub(super) enum Load {
+    Durable,
+    /// More asks, over another connection: what the machine alone makes of two loads.
+    Asks,
+}
+
+/// The asks with a load beside them, and how much of that ended in a second.
+async fn asks_beside(
+    address: &str,
+    channel: &Channel,
+    load: Load,
+    per_second: f64,
+) -> (Told, f64) {
     let (begin, ended) = (Instant::now(), Cell::new(0));
-    let running = || {
+    let making = || {
         let channel = channel.clone();
-        async move { durable(&channel).await }
+        async move {
+            match load {
+                Load::Durable => durable(&channel).await,
+                Load::Asks => ask(&channel).await,
+            }
+        }
     };
-    let load = paced(per_second, running, |()| ended.set(ended.get() + 1));
+    let load = paced(per_second, making, |()| ended.set(ended.get() + 1));
     tokio::select! {
         told = asks(address) => (told, f64::from(ended.get()) / begin.elapsed().as_secs_f64()),
         () = load => unreachable!("a load has no end"),
     }
 }
 
-/// What asks feel of durable runs at a share of their limit, in turn with none; a bare commit is
-/// what the bar of the slowest is in.
+/// What asks feel of a load at a share of its limit, in turn with none; a bare commit is what the
+/// bar of the slowest is in.
 pub(super) async fn row_beside(
     (address, channel): (&str, &Channel),
-    limit: f64,
+    (load, limit): (Load, f64),
     commit: Duration,
     rounds: usize,
 ) -> Row {
     let (mut alone, mut beside, mut rates) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds.max(1) {
         alone.push(asks(address).await);
-        let (told, rate) = asks_beside(address, channel, limit * SHARE).await;
+        let (told, rate) = asks_beside(address, channel, load, limit * SHARE).await;
         beside.push(told);
         rates.push(rate);
     }
@@ -121,11 +139,15 @@ pub(super) async fn row_beside(
     let pairs = || beside.iter().zip(&alone);
     let p50 = median(pairs().map(|(beside, alone)| beside.p50_us / alone.p50_us));
     let p99 = median(pairs().map(|(beside, alone)| beside.p99_us - alone.p99_us));
+    let (what, bar) = match load {
+        Load::Durable => ("durable runs", "p50 1.25x; p99 +2 commits"),
+        Load::Asks => ("other asks", ""),
+    };
     row(
-        format!("asks at {ASKS_PER_SECOND}/s beside durable runs at {SHARE} of their limit"),
+        format!("asks at {ASKS_PER_SECOND}/s beside {what} at {SHARE} of their limit"),
         format!(
             "p50 {:.0} us, p99 {:.0} us; alone {:.0} and {:.0} us: p50 {p50:.2}x, p99 {:+.1} \
-             commits; {:.0} durable runs/s",
+             commits; {:.0} {what} a second",
             of(&beside, |told| told.p50_us),
             of(&beside, |told| told.p99_us),
             of(&alone, |told| told.p50_us),
@@ -133,6 +155,6 @@ pub(super) async fn row_beside(
             p99 / 1e6 / commit.as_secs_f64(),
             median(rates.into_iter()),
         ),
-        "p50 1.25x; p99 +2 commits",
+        bar,
     )
 }
