@@ -6,6 +6,7 @@ mod crash;
 mod hostile;
 mod journal_file;
 mod python;
+mod read_only;
 mod restarts;
 mod resuming;
 mod runs;
