@@ -12,6 +12,7 @@ mod listing;
 mod notes;
 mod outbox;
 mod reading;
+mod replaying;
 mod slot_handle;
 mod storing;
 mod tails;
