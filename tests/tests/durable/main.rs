@@ -7,6 +7,7 @@ mod hostile;
 mod journal_file;
 mod python;
 mod read_only;
+mod replays;
 mod restarts;
 mod resuming;
 mod runs;
