@@ -13,6 +13,7 @@ mod asks;
 mod chains;
 mod durable;
 mod history;
+mod lines;
 mod load;
 mod past;
 mod ends;
@@ -141,6 +142,9 @@ pub struct Core {
     store_wake: Option<Instant>,
     /// Until when nothing is read, because a read has failed.
     reads_pause_until: Option<Instant>,
+    /// How often a waiting run was held against a slot that became free.
+    #[cfg(test)]
+    held_against: std::cell::Cell<usize>,
 }
 
 impl Core {
@@ -168,6 +172,8 @@ impl Core {
             restarted: 0,
             store_wake: None,
             reads_pause_until: None,
+            #[cfg(test)]
+            held_against: std::cell::Cell::default(),
         }
     }
 

@@ -13,6 +13,7 @@ mod listing;
 mod notes;
 mod outbox;
 mod reading;
+mod replaying;
 mod slot_handle;
 mod storing;
 mod tails;

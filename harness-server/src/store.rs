@@ -214,8 +214,8 @@ pub enum StoreError {
     Full,
     /// It cannot be written.
     #[error(
-        "the store cannot be written: its folder or file system is read-only, or belongs to \
-         another user"
+        "the store cannot be written: its folder, a file in it or the file system is read-only, or \
+         belongs to another user; make it writable"
     )]
     ReadOnly,
     /// What is in the file is no store.

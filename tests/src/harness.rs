@@ -1,13 +1,15 @@
 //! A harness under test: `harness serve` in a process of its own.
 
 use std::ffi::OsStr;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::guarded::public;
 use crate::process::{Finished, Process, Signal};
-use crate::programs::command;
+use crate::programs::{command, command_of};
 use crate::wait::{BOUND, eventually};
 
 /// A running harness; killed when dropped.
@@ -15,6 +17,8 @@ pub struct Harness {
     process: Process,
     address: String,
     folder: TempDir,
+    #[expect(dead_code, reason = "holds the program that another user runs")]
+    program: Option<TempDir>,
 }
 
 /// A harness to be started.
@@ -24,6 +28,7 @@ pub struct HarnessBuilder {
     config: Option<String>,
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
+    user: Option<u32>,
 }
 
 impl Harness {
@@ -44,6 +49,7 @@ impl Harness {
             config: None,
             arguments: Vec::new(),
             environment: Vec::new(),
+            user: None,
         }
     }
 
@@ -260,14 +266,51 @@ impl HarnessBuilder {
         self
     }
 
+    /// Runs it as a user of this number, who is nobody; takes root and no configuration file.
+    #[must_use]
+    pub fn user(mut self, uid: u32) -> Self {
+        self.user = Some(uid);
+        self
+    }
+
     /// Starts it and waits until it listens.
     ///
     /// # Panics
     /// When it does not start.
     #[track_caller]
     pub fn start(self) -> Harness {
+        let (mut process, folder, program) = self.spawn();
+        let line = process.wait_for_line("listening on ");
+        let address = line.rsplit(' ').next().unwrap_or_default().to_owned();
+        Harness {
+            process,
+            address,
+            folder,
+            program,
+        }
+    }
+
+    /// Starts one that does not get to listen, and waits until it has ended.
+    ///
+    /// # Panics
+    /// When it does not end within [`BOUND`].
+    #[track_caller]
+    pub fn refused(self) -> Finished {
+        let (process, _folder, _program) = self.spawn();
+        process.finish()
+    }
+
+    #[track_caller]
+    fn spawn(self) -> (Process, TempDir, Option<TempDir>) {
         let folder = TempDir::new().expect("a folder of its own");
-        let mut command = command("harness");
+        let public = self.user.map(|_| public(&["harness"]));
+        let mut command = match &public {
+            Some(folder) => command_of(&folder.path().join("harness")),
+            None => command("harness"),
+        };
+        if let Some(user) = self.user {
+            command.uid(user).gid(user);
+        }
         command.arg("serve");
         let listen = if self.unix {
             format!(
@@ -284,13 +327,6 @@ impl HarnessBuilder {
             command.arg("--config").arg(path);
         }
         command.args(self.arguments).envs(self.environment);
-        let mut process = Process::start("harness serve", command);
-        let line = process.wait_for_line("listening on ");
-        let address = line.rsplit(' ').next().unwrap_or_default().to_owned();
-        Harness {
-            process,
-            address,
-            folder,
-        }
+        (Process::start("harness serve", command), folder, public)
     }
 }

@@ -13,7 +13,7 @@
 //! - [`scripted`]: a harness that ends calls as the test says.
 //! - [`http2`]: frames by hand.
 //! - [`guarded`]: worker processes as pools start them, and finding what is left of them.
-//! - [`durable`]: durable runs over the bare wire.
+//! - [`durable`]: durable runs over the bare wire; [`step_log`]: what workers did under a crash test.
 //! - [`raw`]: bare protocol peers over the generated stubs, and a harness in the test's process.
 //!
 //! ```no_run
@@ -41,6 +41,7 @@ mod proxy_frames;
 mod proxy_way;
 pub mod raw;
 pub mod scripted;
+pub mod step_log;
 mod wait;
 mod worker;
 

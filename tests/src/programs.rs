@@ -31,7 +31,12 @@ pub fn program(name: &str) -> PathBuf {
 /// As [`program`].
 #[track_caller]
 pub fn command(name: &str) -> Command {
-    let mut command = Command::new(program(name));
+    command_of(&program(name))
+}
+
+/// [`command`] of a program that lies elsewhere.
+pub(crate) fn command_of(program: &Path) -> Command {
+    let mut command = Command::new(program);
     for variable in ["HARNESS_ADDRESS", "HARNESS_SLOTS", "RUST_LOG"] {
         command.env_remove(variable);
     }

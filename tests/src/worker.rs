@@ -1,10 +1,12 @@
 //! A worker under test, in a process of its own.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::harness::Harness;
 use crate::process::{Finished, Process, Signal};
 use crate::programs::{command, python, source};
+use crate::step_log;
 
 /// A running worker; killed when dropped.
 pub struct Worker {
@@ -39,6 +41,15 @@ impl Worker {
     #[track_caller]
     pub fn puppet() -> WorkerBuilder {
         WorkerBuilder::new("puppet", command("puppet"))
+    }
+
+    /// The worker of the crash test, which keeps its log of steps in a file; see
+    /// `tests/src/bin/stepper.rs`.
+    #[track_caller]
+    pub fn stepper(log: &Path) -> WorkerBuilder {
+        let mut command = command("stepper");
+        command.env(step_log::VARIABLE, log);
+        WorkerBuilder::new(step_log::AGENT, command)
     }
 
     /// [`Worker::puppet`] at the minimal level, on `examples/python/worker.py`; see

@@ -101,9 +101,7 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
                 parent: request.parent.map(convert::delivery_to_proto),
                 depth: request.depth,
                 trace: request.trace.as_ref().map(convert::trace_to_proto),
-                replay_entries: replay.as_ref().map_or(0, |replay| {
-                    u32::try_from(replay.entries.len()).unwrap_or(u32::MAX)
-                }),
+                replay_entries: replay.as_ref().map_or(0, |replay| replay.count),
                 replay_bytes: replay.as_ref().map_or(0, |replay| replay.bytes),
                 idempotency_key: request.durable.as_deref().unwrap_or_default().to_owned(),
                 max_reply_bytes: limits.payload_bytes.as_u64(),

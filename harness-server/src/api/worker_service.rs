@@ -97,7 +97,13 @@ impl Stream for AttachStream {
     type Item = Result<relay::AttachResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        self.outbox.poll_next(cx).map(|next| match next? {
+        let next = self.outbox.poll_next(cx);
+        if next.is_pending()
+            && let Some(missing) = self.outbox.missing()
+        {
+            self.engine.read_replay(self.outbox.clone(), missing);
+        }
+        next.map(|next| match next? {
             Ok(frame) => {
                 if let Some(attendance) = &self.attendance {
                     match &frame {

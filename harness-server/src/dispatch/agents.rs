@@ -8,6 +8,7 @@ use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, RunId, SchemaId, SlotId};
 
 use super::asks::{QueueKey, RunEntry};
+use super::lines::Lines;
 use super::pools::Pooled;
 use super::workers::Offer;
 use super::{Core, Timer};
@@ -36,8 +37,8 @@ pub(super) struct Agent {
     pub(super) ready: BTreeMap<u64, SlotId>,
     /// Waiting runs, the oldest first.
     pub(super) queue: BTreeMap<QueueKey, RunId>,
-    /// Waiting durable runs, in the same order. Those of a priority come after the others of it.
-    pub(super) durable: BTreeMap<QueueKey, RunId>,
+    /// Waiting durable runs. Those of a priority come after the others of it.
+    pub(super) durable: Lines,
     /// Durable runs of it that have not ended.
     pub(super) durable_runs: usize,
     /// Of those in `queue`, how many count against the limit of the queue.

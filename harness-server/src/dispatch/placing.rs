@@ -9,7 +9,7 @@ use crate::run;
 use crate::slot;
 
 use super::agents::{Class, class_of, selects};
-use super::asks::{BUSY_RETRY, QueueKey, RunEntry};
+use super::asks::{BUSY_RETRY, RunEntry};
 use super::durable::Held;
 use super::slots::SlotEntry;
 use super::{Action, Core, Timer};
@@ -271,20 +271,23 @@ impl Core {
         let Some(agent) = self.agents.get(&held.offer.agent) else {
             return;
         };
-        let takes = |(_, run): &(&QueueKey, &RunId)| {
-            self.runs
-                .get(run)
-                .is_some_and(|entry| self.may_take(now, slot, entry))
+        let takes = |run: RunId| {
+            #[cfg(test)]
+            self.held_against.set(self.held_against.get() + 1);
+            let entry = self.runs.get(&run);
+            entry.is_some_and(|entry| self.may_take(now, slot, entry))
         };
-        let next = agent.queue.iter().find(takes);
-        let durable = agent.durable.iter().find(takes);
+        let mut queue = agent.queue.iter().map(|(key, run)| (*key, *run));
+        let next = queue.find(|(_, run)| takes(*run));
+        let labels = &held.offer.labels;
+        let durable = agent.durable.first(labels, self.may_read(), takes);
         let next = match (next, durable) {
             // Somebody waits for it, so it goes before a durable one of its priority.
             (Some(next), Some(durable)) if next.0.0 <= durable.0.0 => Some(next),
             (next, None) => next,
             (_, durable) => durable,
         };
-        if let Some(run) = next.map(|(_, run)| *run) {
+        if let Some((_, run)) = next {
             self.deliver(now, slot, run, actions);
         }
     }
@@ -451,7 +454,7 @@ impl Core {
             return;
         };
         if entry.durable.is_some() {
-            agent.durable.remove(&entry.order);
+            agent.durable.remove(&entry.selector, entry.order);
         } else {
             agent.queue.remove(&entry.order);
         }

@@ -83,7 +83,12 @@ impl Core {
     pub(super) fn queue_durable(&mut self, id: RunId) {
         if let Some(entry) = self.runs.get(&id) {
             let agent = self.agents.entry(entry.request.agent.clone()).or_default();
-            agent.durable.insert(entry.order, id);
+            let on_disk = entry
+                .durable
+                .as_ref()
+                .is_some_and(|it| it.request == Held::OnDisk);
+            let (selector, order) = (&entry.selector, entry.order);
+            agent.durable.insert(selector, order, id, on_disk);
         }
     }
 
@@ -183,6 +188,12 @@ impl Core {
             durable.request = Held::OnDisk;
             durable.replay = None;
             entry.request = Arc::new(entry.request.header());
+            if let Some(agent) = self.agents.get_mut(&entry.request.agent)
+                && agent.durable.remove(&entry.selector, entry.order).is_some()
+            {
+                let (selector, order) = (&entry.selector, entry.order);
+                agent.durable.insert(selector, order, id, true);
+            }
         }
     }
 
@@ -235,15 +246,12 @@ impl Core {
                     mut request,
                     replay,
                 } = *loaded;
-                let largest = replay.entries.iter().map(|entry| entry.content.len());
-                let largest = largest.max().unwrap_or_default() as u64;
                 request.agent = entry.request.agent.clone();
                 request.depth = entry.request.depth;
-                entry.frame_bytes = request.frame_bytes().max(largest);
+                entry.frame_bytes = request.frame_bytes().max(replay.largest);
                 entry.request = Arc::new(request);
                 durable.request = Held::Read;
-                let is_empty = replay.entries.is_empty();
-                durable.replay = (!is_empty).then(|| Arc::new(replay));
+                durable.replay = (replay.count > 0).then(|| Arc::new(replay));
                 self.read_ahead += 1;
                 self.queue_durable(id);
                 // For this run the slot is free again, and for others if it is not for this one.

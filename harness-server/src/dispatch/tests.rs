@@ -14,6 +14,7 @@ mod frames;
 mod hang_ups;
 mod histories;
 mod leaving;
+mod lines;
 mod order;
 mod paced;
 mod placing;

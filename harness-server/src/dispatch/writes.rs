@@ -119,8 +119,29 @@ pub enum Stored {
 /// Entries that a worker is given again with a request.
 #[derive(Debug, Default)]
 pub struct Replay {
-    /// They, in order.
+    /// The first of them, in order: more than these are read when they have been written.
     pub entries: Vec<Entry>,
-    /// Their bytes.
+    /// How many there are.
+    pub count: u32,
+    /// The bytes of all.
     pub bytes: u64,
+    /// The bytes of the largest.
+    pub largest: u64,
+}
+
+impl Replay {
+    /// The bytes of them that are kept, unless the first is larger.
+    pub const KEPT: u64 = 64 * 1024;
+
+    /// There is one more, after those before.
+    pub fn add(&mut self, entry: Entry) {
+        let bytes = entry.content.len() as u64;
+        self.bytes += bytes;
+        self.largest = self.largest.max(bytes);
+        let all_kept = self.entries.len() == self.count as usize;
+        if all_kept && (self.count == 0 || self.bytes <= Self::KEPT) {
+            self.entries.push(entry);
+        }
+        self.count += 1;
+    }
 }

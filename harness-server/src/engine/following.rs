@@ -14,8 +14,9 @@ use super::Engine;
 use super::durable::told;
 use super::storing::Storage;
 
-/// Entries of a journal that are read at once, and their bytes.
-const PAGE: (usize, usize) = (64, 256 * 1024);
+/// Entries of a journal that are read at once, and their bytes: what a follower that reads nothing
+/// costs.
+const PAGE: (usize, usize) = (64, 64 * 1024);
 
 /// A reader of a durable run's journal; what is not on disk it does not see.
 pub struct Followed {

@@ -14,6 +14,8 @@ use crate::ids::{Delivery, Lease, SlotId, WorkerId};
 use crate::slot::End;
 use crate::store::Entry;
 
+use super::replaying::{Missing, Replaying};
+
 /// A frame for a worker.
 #[derive(Debug)]
 pub enum Outgoing {
@@ -64,8 +66,8 @@ struct Waiting {
     welcome: Option<(SlotId, Option<Resumed>)>,
     welcomed: bool,
     request: Option<Outgoing>,
-    /// The entries that follow it, and how many of them have been written.
-    replay: Option<(Arc<Replay>, usize)>,
+    /// The entries that follow it.
+    replay: Option<Replaying>,
     /// Up to what the request before is acknowledged, which is written before this one.
     appended_before: Option<u64>,
     is_durable: bool,
@@ -121,7 +123,8 @@ impl Outbox {
                 waiting.appended_before = Some(seq);
             }
             waiting.is_durable = request.durable.is_some();
-            waiting.replay = replay.clone().map(|replay| (replay, 0));
+            let replaying = |replay: &Arc<Replay>| Replaying::new(to.delivery, replay);
+            waiting.replay = replay.as_ref().map(replaying);
             waiting.appended_written = 0;
             waiting.undelivered = Some(to);
             waiting.request = Some(Outgoing::Request {
@@ -133,6 +136,27 @@ impl Outbox {
             });
         });
         late
+    }
+
+    /// The entries that follow the newest request and must be read before anything else is written;
+    /// told once.
+    pub fn missing(&self) -> Option<Missing> {
+        self.lock().replay.as_mut()?.missing()
+    }
+
+    /// The entries that were missing.
+    pub fn replayed(&self, missing: Missing, entries: Vec<Entry>) {
+        self.put(|waiting| {
+            if let Some(replaying) = &mut waiting.replay {
+                replaying.add(missing, entries);
+            }
+        });
+    }
+
+    /// Whether nobody reads what is put here.
+    pub fn is_over(&self) -> bool {
+        let waiting = self.lock();
+        waiting.abandoned || waiting.end.is_some()
     }
 
     /// Acknowledges appends of a request up to a worker_seq.
@@ -318,12 +342,13 @@ impl Waiting {
         if let Some(request) = self.request.take() {
             return Some(request);
         }
-        if let Some((replay, written)) = self.replay.take()
-            && let Some(entry) = replay.entries.get(written)
-        {
-            let entry = entry.clone();
-            self.replay = Some((replay, written + 1));
-            return Some(Outgoing::Replayed(entry));
+        if let Some(replaying) = &mut self.replay {
+            let entry = replaying.take();
+            if replaying.is_over() {
+                self.replay = None;
+            }
+            // Nothing comes between the entries that follow a request.
+            return entry.map(Outgoing::Replayed);
         }
         if let Some(seq) = self.appended.take() {
             self.appended_written = seq;

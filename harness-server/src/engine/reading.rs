@@ -15,9 +15,11 @@ use tracing::{info, warn};
 use crate::dispatch::{Adopted, Event, Loaded, Replay};
 use crate::ids::RunId;
 use crate::run::Terms;
-use crate::store::{Record, Stamp, State, Step, StoreError, Written};
+use crate::store::{Entry, Record, Stamp, State, Step, StoreError, Written};
 
 use super::Engine;
+use super::outbox::Outbox;
+use super::replaying::Missing;
 use super::storing::Storage;
 
 /// Unfinished runs that are read at once at the start.
@@ -28,6 +30,12 @@ const LOADED: (usize, u64) = (32, 4 * 1024 * 1024);
 
 /// Entries of a journal that are read at once, and their bytes.
 const PAGE: (usize, usize) = (512, 1024 * 1024);
+
+/// The same of those that go with a request, which a call holds until its worker has read them.
+const PIECE: (usize, usize) = (64, Replay::KEPT as usize);
+
+/// How long until what a call waits for is tried again.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 
 /// Ended runs that are deleted at once.
 const FORGOTTEN: usize = 256;
@@ -40,12 +48,18 @@ const FORGET_EVERY: Duration = Duration::from_secs(60);
 pub(super) struct Reads {
     wanted: Mutex<VecDeque<Wanted>>,
     changed: Notify,
+    /// What could not be read and is tried again.
+    failed: Mutex<Vec<Wanted>>,
 }
 
-#[derive(Clone, Copy)]
 enum Wanted {
-    Request { run: RunId, replayed: bool },
+    Request {
+        run: RunId,
+        replayed: bool,
+    },
     Again(RunId),
+    /// Entries that go with a request, for the call that writes them.
+    Replay(Arc<Outbox>, Missing),
 }
 
 impl Reads {
@@ -60,6 +74,17 @@ impl Reads {
         self.put(Wanted::Again(run));
     }
 
+    fn failed(&self, wanted: Wanted) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.push(wanted);
+    }
+
+    fn try_again(&self) {
+        let mut failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = std::mem::take(&mut *failed);
+        failed.into_iter().for_each(|wanted| self.put(wanted));
+    }
+
     fn take(&self) -> Vec<Wanted> {
         let mut all = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         let count = all.len().min(LOADED.0);
@@ -72,6 +97,13 @@ impl Engine {
     pub(super) fn read_request(&self, run: RunId, replayed: bool) {
         if let Some(storage) = &self.0.storage {
             storage.reads.put(Wanted::Request { run, replayed });
+        }
+    }
+
+    /// Has entries read that go with a request, for the call that writes them.
+    pub fn read_replay(&self, outbox: Arc<Outbox>, missing: Missing) {
+        if let Some(storage) = &self.0.storage {
+            storage.reads.put(Wanted::Replay(outbox, missing));
         }
     }
 
@@ -102,9 +134,18 @@ impl Engine {
                 self.forget(&storage).await;
             }
         };
-        // Neither waits for the other: a store that stalls forgets nothing, but is read.
+        let mut tries = interval(READ_AGAIN);
+        tries.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let trying = async {
+            loop {
+                tries.tick().await;
+                storage.reads.try_again();
+            }
+        };
+        // None waits for another: a store that stalls forgets nothing, but is read.
         tokio::select! {
             () = reading => {}
+            () = trying => {}
             () = forgetting => {}
             () = stop.cancelled() => {}
         }
@@ -180,6 +221,7 @@ impl Engine {
             match wanted {
                 Wanted::Request { run, replayed } => requests.push_back((run, replayed)),
                 Wanted::Again(run) => self.take_in(storage, run, true).await,
+                Wanted::Replay(outbox, missing) => self.replay(storage, outbox, missing).await,
             }
         }
         while !requests.is_empty() {
@@ -194,6 +236,18 @@ impl Engine {
             for (run, loaded) in loads.loaded {
                 self.apply(Event::Loaded { run, loaded });
             }
+        }
+    }
+
+    /// Reads entries that go with a request, unless its call is over.
+    async fn replay(&self, storage: &Arc<Storage>, outbox: Arc<Outbox>, missing: Missing) {
+        if outbox.is_over() {
+            return;
+        }
+        let read = self.reading(storage, move |_, storage| piece(storage, missing));
+        match read.await {
+            Ok(entries) => outbox.replayed(missing, entries),
+            Err(_) => storage.reads.failed(Wanted::Replay(outbox, missing)),
         }
     }
 
@@ -356,9 +410,26 @@ fn replay(storage: &Storage, run: RunId) -> Result<Replay, StoreError> {
         next = last.seq + 1;
         for entry in page.entries {
             if entry.worker_seq > 0 && storage.records().is_replayed(&entry.content) {
-                replay.bytes += entry.content.len() as u64;
-                replay.entries.push(entry);
+                replay.add(entry);
             }
+        }
+    }
+}
+
+/// The next entries that go with a request, at least one.
+fn piece(storage: &Storage, missing: Missing) -> Result<Vec<Entry>, StoreError> {
+    let mut next = missing.from;
+    loop {
+        let run = missing.delivery.run;
+        let page = storage.store().journal(run, next, PIECE.0, PIECE.1)?;
+        // It was there when the request was made.
+        let last = page.entries.last().ok_or(StoreError::Corrupt)?;
+        next = last.seq + 1;
+        let mut entries = page.entries;
+        entries
+            .retain(|entry| entry.worker_seq > 0 && storage.records().is_replayed(&entry.content));
+        if !entries.is_empty() {
+            return Ok(entries);
         }
     }
 }

@@ -48,9 +48,8 @@ impl Tails {
         tail.add(entries);
         tail.ended = true;
         tail.namespace = namespace;
-        let bell = tail.bell.clone();
-        if bell.receiver_count() > 0 {
-            return Some(bell);
+        if tail.followers > 0 {
+            return Some(tail.bell.clone());
         }
         if tail.bytes > ENDED.1 {
             self.remove(run);
@@ -86,8 +85,7 @@ impl Tails {
     }
 
     fn followers(&self, run: RunId) -> usize {
-        let tail = self.of.get(&run);
-        tail.map_or(0, |tail| tail.bell.receiver_count())
+        self.of.get(&run).map_or(0, |tail| tail.followers)
     }
 
     fn remove(&mut self, run: RunId) {
@@ -99,7 +97,7 @@ impl Tails {
     pub(super) fn follow(&mut self, run: RunId, head: Option<u64>) -> watch::Receiver<()> {
         let tail = self.of.entry(run).or_default();
         tail.head = tail.head.or(head);
-        tail.bell.subscribe()
+        tail.follow()
     }
 
     /// Begins to follow a run of a namespace that has just ended.
@@ -108,8 +106,9 @@ impl Tails {
         run: RunId,
         namespace: &str,
     ) -> Option<watch::Receiver<()>> {
-        let tail = self.of.get(&run)?;
-        (tail.namespace.as_deref()? == namespace).then(|| tail.bell.subscribe())
+        let tail = self.of.get_mut(&run)?;
+        let is_theirs = tail.namespace.as_deref()? == namespace;
+        is_theirs.then(|| tail.follow())
     }
 
     /// What there is of a run from a number on; none when that has to be read.
@@ -117,9 +116,14 @@ impl Tails {
         self.of.get(&run)?.read(from)
     }
 
-    /// A follower leaves.
+    /// A follower leaves. Its end of the bell may be there for a moment longer, so that ends are not
+    /// what is counted.
     pub(super) fn leave(&mut self, run: RunId) {
-        if self.followers(run) == 1 {
+        let Some(tail) = self.of.get_mut(&run) else {
+            return;
+        };
+        tail.followers = tail.followers.saturating_sub(1);
+        if tail.followers == 0 {
             self.remove(run);
         }
     }
@@ -129,6 +133,7 @@ impl Tails {
 #[derive(Default)]
 struct Tail {
     bell: watch::Sender<()>,
+    followers: usize,
     /// The newest ones, each one's number the one before plus 1, the last one's `head`.
     entries: VecDeque<Entry>,
     bytes: usize,
@@ -140,6 +145,11 @@ struct Tail {
 }
 
 impl Tail {
+    fn follow(&mut self) -> watch::Receiver<()> {
+        self.followers += 1;
+        self.bell.subscribe()
+    }
+
     /// A run has these entries more.
     fn add(&mut self, entries: Vec<Entry>) {
         for entry in entries {
@@ -265,6 +275,19 @@ mod tests {
         tails.leave(run(1));
         drop(follower);
         assert!(tails.of.is_empty() && tails.ended.is_empty());
+    }
+
+    #[test]
+    fn nothing_is_left_of_followers_that_leave_at_once() {
+        let mut tails = Tails::default();
+        let both = [(); 2].map(|()| tails.follow(run(1), Some(2)));
+        end(&mut tails, 1, 1);
+        // Each has yet to let go of its end of the bell.
+        tails.leave(run(1));
+        assert_eq!(seqs(tails.read(run(1), 3)), Some((vec![3, 4], 4, true)));
+        tails.leave(run(1));
+        drop(both);
+        assert!(tails.of.is_empty());
     }
 
     #[test]

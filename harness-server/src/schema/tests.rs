@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use super::{Flaw, Schema, SchemaError, Schemas, Subject};
 use crate::envelope::{Code, Failure, Payload};
 
+/// What a loaded machine may take on top of a bound.
+const SLACK: std::time::Duration = std::time::Duration::from_secs(20);
+
 fn compiled(schema: Value) -> Result<Option<Arc<Schema>>, SchemaError> {
     Schemas::new(64 * 1024).intern(&schema.to_string().into())
 }
@@ -277,7 +280,8 @@ fn a_check_that_takes_too_long_is_cut_off() {
     let start = std::time::Instant::now();
     let found = on_its_thread(|| schema.check_apart(Subject::Request, &long));
     assert!(matches!(found, Err(Flaw::TooSlow)), "{found:?}");
-    assert!(start.elapsed() < super::CHECK_TIMEOUT * 2);
+    // Whole, it takes minutes.
+    assert!(start.elapsed() < super::CHECK_TIMEOUT + SLACK);
 }
 
 #[test]
@@ -287,7 +291,7 @@ fn mismatches_that_double_at_each_level_are_not_listed() {
     let start = std::time::Instant::now();
     let found = on_its_thread(|| schema.check_apart(Subject::Request, &deep));
     assert!(matches!(found, Err(Flaw::Mismatch(_))), "{found:?}");
-    assert!(start.elapsed() < super::CHECK_TIMEOUT);
+    assert!(start.elapsed() < super::CHECK_TIMEOUT + SLACK);
 }
 
 #[test]

@@ -31,6 +31,8 @@ struct Plan {
     stalled: VecDeque<(Step, Done)>,
     /// The steps that came, by name.
     seen: Vec<&'static str>,
+    /// How much was read.
+    reads: usize,
 }
 
 impl Faulty {
@@ -68,6 +70,12 @@ impl Faulty {
         self.lock().seen.clone()
     }
 
+    /// How often something was read.
+    #[must_use]
+    pub fn reads(&self) -> usize {
+        self.lock().reads
+    }
+
     fn lock(&self) -> MutexGuard<'_, Plan> {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -76,7 +84,8 @@ impl Faulty {
         &self,
         ask: impl FnOnce(&dyn Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
-        let plan = self.lock();
+        let mut plan = self.lock();
+        plan.reads += 1;
         if let (0, Some(Fault::Fails(error))) = (plan.in_steps, &plan.fault) {
             return Err(error.clone());
         }

@@ -79,14 +79,21 @@ impl Sqlite {
             }
             _ => StoreError::Failed(error.to_string()),
         };
-        std::fs::create_dir_all(folder).map_err(|error| told(&error))?;
-        let lock = File::create(folder.join(LOCK)).map_err(|error| told(&error))?;
+        place::make_folder(folder).map_err(|error| told(&error))?;
+        place::writable(folder)?;
+        let lock = place::make_file(&folder.join(LOCK)).map_err(|error| told(&error))?;
         match lock.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(StoreError::InUse),
             Err(TryLockError::Error(error)) => return Err(told(&error)),
         }
         let path = folder.join(FILE);
+        // SQLite would open what it may not write for reading alone.
+        for file in [&path, &folder.join(LOG)] {
+            place::writable(file)?;
+        }
+        // Its log gets the mode of the file.
+        drop(place::make_file(&path).map_err(|error| told(&error))?);
         let mut writing = connect(&path, options)?;
         migrate(&mut writing)?;
         let queue = Arc::new(Queue::default());

@@ -1055,7 +1055,7 @@ pub struct Resumed {
     /// The last worker_seq the harness has taken of this attempt; what follows is sent again.
     #[prost(uint64, tag = "1")]
     pub last_worker_seq: u64,
-    /// What is left of the run's deadline.
+    /// What is left to the attempt: until the run's deadline, or its attempt_timeout if that is sooner.
     #[prost(message, optional, tag = "2")]
     pub time_left: ::core::option::Option<::prost_types::Duration>,
 }
@@ -1080,8 +1080,8 @@ pub struct Request {
     /// Whether StartRun made the run.
     #[prost(bool, tag = "6")]
     pub durable: bool,
-    /// What is left until the run's deadline, measured when this frame was written. No clock is
-    /// compared across machines.
+    /// What is left to the attempt, measured when this frame was written: until the run's deadline, or
+    /// its attempt_timeout if that is sooner. No clock is compared across machines.
     #[prost(message, optional, tag = "7")]
     pub time_left: ::core::option::Option<::prost_types::Duration>,
     /// How long the work may go on after the call broke while the worker tries to resume. Default 0

@@ -1,6 +1,6 @@
 //! `harness run`: each command as a person and as a program uses it.
 
-use harness_tests::{Harness, Worker};
+use harness_tests::{Harness, Process, Signal, Worker};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -122,4 +122,61 @@ fn without_a_data_folder_it_says_what_to_do() {
     let told = harness.cli(["run", "start", "echo", "1"]);
     assert_eq!(told.code, Some(1), "{told}");
     assert!(told.stderr.contains("--data"), "{told}");
+}
+
+#[test]
+fn runs_are_listed_by_when_they_were_made() {
+    let data = TempDir::new().expect("a folder of its own");
+    let harness = serve(&data);
+    let told = harness.cli(["run", "start", "echo", "hello", "--wait", "--json"]);
+    let run = told.json();
+    let made = run["create_time"].as_str().expect("when it was made");
+    for (option, listed) in [("--created-from", 1), ("--created-before", 0)] {
+        let told = harness.cli(["run", "list", option, made, "--json"]);
+        let runs = told.json();
+        assert_eq!(
+            runs.as_array().map(Vec::len),
+            Some(listed),
+            "{option}: {told}"
+        );
+    }
+    let told = harness.cli(["run", "list", "--created-from", "yesterday"]);
+    assert_eq!(told.code, Some(2), "{told}");
+    assert!(told.stderr.contains("2026-12-24T18:00:00Z"), "{told}");
+}
+
+#[test]
+fn a_label_that_is_given_twice_is_refused() {
+    let data = TempDir::new().expect("a folder of its own");
+    let harness = serve(&data);
+    let start = ["run", "start", "echo", "--wait"];
+    for command in [&start[..], &["run", "list"]] {
+        let twice = ["--label", "team=a", "--label", "team=b"];
+        let told = harness.cli(command.iter().chain(&twice));
+        assert_eq!(told.code, Some(2), "{told}");
+        let named = "--label gives team twice, as a and as b";
+        assert!(told.stderr.contains(named), "{told}");
+    }
+    let told = harness.cli(["run", "list", "--json"]);
+    assert_eq!(
+        told.json().as_array().map(Vec::len),
+        Some(0),
+        "none was made"
+    );
+}
+
+#[test]
+fn a_watch_that_breaks_says_where_to_go_on() {
+    let data = TempDir::new().expect("a folder of its own");
+    let mut harness = serve(&data);
+    let told = harness.cli(["run", "start", "echo", "hello", "--wait", "--json"]);
+    let run_id = told.json()["run_id"].as_str().expect("an id").to_owned();
+    let watching = harness.command(["run", "watch", &run_id]);
+    let mut watching = Process::start("harness run watch", watching);
+    watching.wait_for_line("run_started");
+    harness.process().signal(Signal::SIGKILL);
+    let told = watching.finish();
+    assert_eq!(told.stdout.lines().count(), 1, "{told}");
+    assert_ne!(told.code, Some(0), "{told}");
+    assert!(told.stderr.contains("go on with --from 2"), "{told}");
 }

@@ -6,6 +6,8 @@ mod crash;
 mod hostile;
 mod journal_file;
 mod python;
+mod read_only;
+mod replays;
 mod restarts;
 mod resuming;
 mod runs;

@@ -2,69 +2,22 @@
 //! again what was not acknowledged, and writes down what it does.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use harness_proto::v1::worker_service_client::WorkerServiceClient;
 use harness_proto::v1::{
-    AttachRequest, Hello, Request, WorkerHeartbeat, attach_request, attach_response, entry, reply,
+    AttachRequest, Hello, Request, StepKind, WorkerHeartbeat, attach_request, attach_response,
+    entry, reply,
 };
 use harness_tests::durable::{kind_of, resuming, step};
 use harness_tests::raw::{full_hello, reason};
+use harness_tests::step_log::{AGENT, STEPS, StepLog, What};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Endpoint;
 use tonic::{Status, Streaming};
-
-/// Steps of each run.
-pub(super) const STEPS: usize = 5;
-
-/// What was done, in the order it was.
-#[derive(Default)]
-pub(super) struct Log {
-    events: Mutex<Vec<Event>>,
-}
-
-#[derive(Clone, Debug, PartialEq)]
-enum Event {
-    /// A step ran.
-    Ran(String, usize),
-    /// Its record was acknowledged.
-    Recorded(String, usize),
-}
-
-impl Log {
-    fn put(&self, event: Event) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        events.push(event);
-    }
-
-    /// How often steps ran.
-    pub(super) fn ran(&self) -> usize {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let ran = events.iter().filter(|it| matches!(it, Event::Ran(..)));
-        ran.count()
-    }
-
-    /// That no step ran once its record was acknowledged.
-    pub(super) fn check(&self) {
-        let events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut recorded = BTreeSet::new();
-        for event in events.iter() {
-            match event {
-                Event::Ran(run, at) => {
-                    let again = recorded.contains(&(run.clone(), *at));
-                    assert!(!again, "step {at} of run {run} was recorded and ran again");
-                }
-                Event::Recorded(run, at) => {
-                    recorded.insert((run.clone(), *at));
-                }
-            }
-        }
-        assert!(!recorded.is_empty(), "steps were recorded");
-    }
-}
 
 /// One worker with one slot.
 pub(super) struct Worker {
@@ -72,7 +25,7 @@ pub(super) struct Worker {
     hello: Hello,
     /// Whether it forgets all it has when its call breaks, as a process does that dies.
     forgets: bool,
-    log: Arc<Log>,
+    log: Arc<StepLog>,
 }
 
 /// What it has in hand.
@@ -87,10 +40,10 @@ struct Work {
 }
 
 impl Worker {
-    pub(super) fn new(address: String, forgets: bool, log: Arc<Log>) -> Self {
+    pub(super) fn new(address: String, forgets: bool, log: Arc<StepLog>) -> Self {
         Self {
             address,
-            hello: full_hello("steady"),
+            hello: full_hello(AGENT),
             forgets,
             log,
         }
@@ -143,7 +96,7 @@ pub(super) async fn work(mut worker: Worker, stop: CancellationToken) {
             held = None;
         } else if worker.forgets {
             held = None;
-            worker.hello = full_hello("steady");
+            worker.hello = full_hello(AGENT);
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -219,7 +172,10 @@ async fn serve(
                 let Some(entry::Kind::Step(step)) = kind_of(&told) else {
                     panic!("only steps go again, not {told:?}")
                 };
-                work.done.insert(step.name.parse().expect("a number"));
+                // A step that another worker began and did not finish is still to be done.
+                if step.kind() == StepKind::Done {
+                    work.done.insert(step.name.parse().expect("a number"));
+                }
                 work.replayed_left -= 1;
                 if work.replayed_left == 0 {
                     go_on(worker, work, frames).await;
@@ -245,8 +201,10 @@ async fn acknowledged(
     };
     match work.unacked.take() {
         Some((number, _, Some(at))) if number <= seq => {
-            let run_id = work.request.run_id.clone();
-            worker.log.put(Event::Recorded(run_id, at));
+            let Request {
+                run_id, attempt, ..
+            } = &work.request;
+            worker.log.put(What::Recorded, run_id, *attempt, at);
             work.done.insert(at);
             go_on(worker, work, frames).await;
         }
@@ -263,7 +221,10 @@ async fn go_on(worker: &Worker, work: &mut Work, frames: &mpsc::Sender<AttachReq
     work.next_seq += 1;
     let (frame, at) = match (0..STEPS).find(|at| !work.done.contains(at)) {
         Some(at) => {
-            worker.log.put(Event::Ran(request.run_id.clone(), at));
+            let Request {
+                run_id, attempt, ..
+            } = request;
+            worker.log.put(What::Ran, run_id, *attempt, at);
             (step(request, seq, &at.to_string(), "1"), Some(at))
         }
         None => {

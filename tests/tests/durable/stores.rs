@@ -6,7 +6,7 @@ use std::time::Duration;
 use harness_proto::v1::{ErrorCode, RunState, attach_response, reply};
 use harness_server::Limits;
 use harness_server::store::{Fault, Faulty, Memory, StoreError};
-use harness_tests::durable::{journal, resuming, run_of, start, started, step, value};
+use harness_tests::durable::{journal, resuming, run_of, start, started, step, value, watch};
 use harness_tests::raw::{
     Embedded, RawSlot, SOON, asking, eventually, full_hello, payload, reason, runs, typed, within,
 };
@@ -16,6 +16,34 @@ async fn harness() -> (Embedded, Arc<Faulty>) {
     let store = Arc::new(Faulty::over(Arc::new(Memory::default())));
     let harness = Embedded::storing(Limits::default(), Some(store.clone())).await;
     (harness, store)
+}
+
+#[tokio::test]
+async fn a_short_run_that_finds_a_slot_free_and_is_followed_is_two_commits_and_no_read() {
+    let (harness, store) = harness().await;
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    // At the start the agents are read, and the runs that have not ended.
+    let is_read = || async { store.reads() == 2 };
+    eventually(SOON, "what there was is read", is_read).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let next = run.head + 1;
+    let mut events = watch(&channel, &run.run_id, next).await.expect("known");
+    let request = slot.request().await;
+    slot.reply(&request, "2").await;
+    let mut told = 0;
+    while within(SOON, events.message())
+        .await
+        .expect("no error")
+        .is_some()
+    {
+        told += 1;
+    }
+    assert_eq!(told, 2, "attempt_ended and run_ended");
+    let kept = ["keep_agent", "forget"];
+    let mut steps = store.seen();
+    steps.retain(|step| !kept.contains(step));
+    assert_eq!((steps, store.reads()), (vec!["enqueue", "finish"], 2));
 }
 
 #[tokio::test]

@@ -1,9 +1,12 @@
 //! What may be said beside agent and payload, whichever way the ask goes.
 
-use std::time::Duration;
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use worker_sdk::client::{Ask, RetryPolicy};
+
+use crate::cli::error::CliError;
 
 /// What goes with an ask.
 #[derive(Debug, Clone, Args)]
@@ -81,6 +84,27 @@ pub(in crate::cli) fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         Some(_) | None => Err("write it as KEY=VALUE".to_owned()),
     }
+}
+
+/// Pairs of which each key comes once: what would be dropped is refused.
+pub(in crate::cli) fn distinct(
+    option: &str,
+    pairs: Vec<(String, String)>,
+) -> Result<BTreeMap<String, String>, CliError> {
+    let mut distinct = BTreeMap::new();
+    for (key, value) in pairs {
+        if let Some(before) = distinct.insert(key.clone(), value.clone()) {
+            return Err(CliError::Usage(format!(
+                "{option} gives {key} twice, as {before} and as {value}: give each key once"
+            )));
+        }
+    }
+    Ok(distinct)
+}
+
+pub(in crate::cli) fn instant(text: &str) -> Result<SystemTime, String> {
+    humantime::parse_rfc3339_weak(text)
+        .map_err(|error| format!("{error}; write it as 2026-12-24T18:00:00Z"))
 }
 
 #[cfg(test)]

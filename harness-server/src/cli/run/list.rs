@@ -1,9 +1,11 @@
 //! `harness run list`: the durable runs of a namespace.
 
+use std::time::SystemTime;
+
 use clap::{Args, ValueEnum};
 use worker_sdk::client::runs::{Outcome, RunPage, RunQuery, RunState};
 
-use crate::cli::ask::options::pair;
+use crate::cli::ask::options::{distinct, instant, pair};
 use crate::cli::error::CliError;
 use crate::cli::output::{self, printable};
 use crate::cli::{PATIENCE, Server};
@@ -30,6 +32,14 @@ pub(super) struct List {
     /// Only with this label; may be given more than once
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
+
+    /// Only those made then or later, such as 2026-12-24T18:00:00Z
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    created_from: Option<SystemTime>,
+
+    /// Only those made earlier
+    #[arg(long, value_name = "TIME", value_parser = instant)]
+    created_before: Option<SystemTime>,
 
     /// At most so many
     #[arg(long, value_name = "N", default_value = "100")]
@@ -64,12 +74,15 @@ enum State {
 
 impl List {
     pub(super) async fn run(self) -> Result<(), CliError> {
+        let labels = distinct("--label", self.labels)?;
         let harness = self.server.connect(PATIENCE).await?;
         let mut query = RunQuery {
             namespace: self.namespace.clone(),
             agent: self.agent.clone(),
             states: self.states.iter().map(|state| state.of_run()).collect(),
-            labels: self.labels.iter().cloned().collect(),
+            labels,
+            created_from: self.created_from,
+            created_before: self.created_before,
             ..RunQuery::default()
         };
         let mut runs = Vec::new();

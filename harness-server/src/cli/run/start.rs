@@ -6,7 +6,7 @@ use clap::Args;
 use worker_sdk::client::RetryPolicy;
 
 use crate::cli::ask::input;
-use crate::cli::ask::options::{duration, pair};
+use crate::cli::ask::options::{distinct, duration, instant, pair};
 use crate::cli::error::CliError;
 use crate::cli::{PATIENCE, Server};
 
@@ -38,7 +38,7 @@ pub(super) struct Start {
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<Duration>,
 
-    /// A label to list it by; may be given more than once
+    /// A label to list it by; may be given more than once, each key once
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
 
@@ -81,6 +81,9 @@ pub(super) struct Start {
 
 impl Start {
     pub(super) async fn run(self) -> Result<(), CliError> {
+        let labels = distinct("--label", self.labels)?;
+        let metadata = distinct("--meta", self.metadata)?;
+        let selector = distinct("--select", self.selector)?;
         let payload = input::request(self.payload.as_deref())?;
         let harness = self.server.connect(PATIENCE).await?;
         let mut start = harness
@@ -92,13 +95,13 @@ impl Start {
         if let Some(timeout) = self.timeout {
             start = start.timeout(timeout);
         }
-        for (key, value) in &self.labels {
+        for (key, value) in &labels {
             start = start.label(key, value);
         }
-        for (key, value) in &self.metadata {
+        for (key, value) in &metadata {
             start = start.metadata(key, value);
         }
-        for (key, value) in &self.selector {
+        for (key, value) in &selector {
             start = start.selector(key, value);
         }
         if let Some(priority) = self.priority {
@@ -121,9 +124,4 @@ impl Start {
         let run = start.await.map_err(|error| self.server.explain(error))?;
         super::print(&run, self.json)
     }
-}
-
-fn instant(text: &str) -> Result<SystemTime, String> {
-    humantime::parse_rfc3339_weak(text)
-        .map_err(|error| format!("{error}; write it as 2026-12-24T18:00:00Z"))
 }

@@ -14,7 +14,7 @@ use crate::cli::{PATIENCE, Server};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints an entry a line as it is written: its number, its attempt, its time and what it says.
-Interrupting it does not stop the run. When it breaks, go on with --from and the last number plus 1.")]
+Interrupting it does not stop the run. When it breaks, it says which --from to go on with.")]
 pub(super) struct Watch {
     #[command(flatten)]
     run: Named,
@@ -46,9 +46,17 @@ impl Watch {
         }
         let opening = std::future::IntoFuture::into_future(watching);
         let mut watch = self.server.within(PATIENCE, opening).await?;
+        let mut next = self.from.max(1);
         while let Some(event) = watch.next().await {
-            let told = match event.map_err(|error| self.server.explain(error))? {
-                WatchEvent::Entry(entry) => print(&entry, None, self.json)?,
+            let event = event.map_err(|error| {
+                output::note(&format!("the watch broke: go on with --from {next}"));
+                self.server.explain(error)
+            })?;
+            let told = match event {
+                WatchEvent::Entry(entry) => {
+                    next = entry.seq + 1;
+                    print(&entry, None, self.json)?
+                }
                 WatchEvent::Gap { first_kept } if self.json => {
                     offer(&json!({ "gap": { "first_kept": first_kept } }))?
                 }

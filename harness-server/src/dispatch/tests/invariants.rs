@@ -102,7 +102,13 @@ fn check_durable(core: &Core, id: RunId) {
     let entry = &core.runs[&id];
     let durable = entry.durable.as_ref().expect("a durable run");
     let agent = core.agents.get(&entry.request.agent);
-    let in_queue = agent.is_some_and(|agent| agent.durable.get(&entry.order) == Some(&id));
+    let stands = agent.and_then(|agent| agent.durable.get(&entry.selector, entry.order));
+    let in_queue = stands.is_some();
+    let on_disk = durable.request == Held::OnDisk;
+    assert!(
+        stands.is_none_or(|stands| stands == (id, on_disk)),
+        "run {id}"
+    );
     let kept = durable.kept_slot();
     match &durable.phase {
         Phase::New(_) | Phase::Waiting => {
@@ -251,7 +257,7 @@ fn is_ending(core: &Core, held: Delivery) -> bool {
 fn check_nothing_waits_in_vain(core: &Core, now: Instant) {
     for (key, agent) in &core.agents {
         for slot in agent.ready.values() {
-            for run in agent.queue.values().chain(agent.durable.values()) {
+            for run in agent.queue.values().chain(agent.durable.runs()) {
                 let waits = core.may_take(now, *slot, &core.runs[run]);
                 assert!(!waits, "slot {slot} is free and run {run} of {key} waits");
             }

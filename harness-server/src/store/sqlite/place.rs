@@ -1,9 +1,16 @@
-//! Whether the store's files still are where they were opened. What is written into one that was
-//! removed or replaced is gone with this process, however well it was synced.
+//! Whether the store's files still are where they were opened, and may be written. What is written
+//! into one that was removed or replaced is gone with this process, however well it was synced; and
+//! a log would grow for ever beside a file that it cannot be moved into.
+//!
+//! Makes them, too: nobody but this user reads what callers and agents say.
 
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 
 use super::StoreError;
 
@@ -23,22 +30,53 @@ impl Place {
         noted.collect::<io::Result<_>>().map(Self)
     }
 
-    /// That each file still is the one that was opened.
+    /// That each file still is the one that was opened, and may be written.
     ///
     /// # Errors
-    /// Which is not.
+    /// Which is not, or that one may not.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         let is_gone = |(file, opened): &&(PathBuf, (u64, u64))| {
             found(file).ok().is_none_or(|there| there != *opened)
         };
         let Some((file, _)) = self.0.iter().find(is_gone) else {
-            return Ok(());
+            return self.0.iter().try_for_each(|(file, _)| writable(file));
         };
         Err(StoreError::Failed(format!(
             "{} was removed or replaced while it was open: stop the harness, put it back and start \
              again",
             file.display()
         )))
+    }
+}
+
+/// Makes a folder where there is none.
+///
+/// # Errors
+/// It cannot be made.
+pub(super) fn make_folder(folder: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(folder)
+}
+
+/// Opens a file for writing, which is made where there is none.
+///
+/// # Errors
+/// It cannot be opened.
+pub(super) fn make_file(file: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    options.open(file)
+}
+
+/// That this process may write a file or into a folder, if it is there. What SQLite has open already
+/// says nothing of that.
+///
+/// # Errors
+/// It may not.
+pub(super) fn writable(path: &Path) -> Result<(), StoreError> {
+    match access(path, AccessFlags::W_OK) {
+        Err(Errno::EACCES | Errno::EPERM | Errno::EROFS) => Err(StoreError::ReadOnly),
+        // What else may be wrong is said by whoever opens it.
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 

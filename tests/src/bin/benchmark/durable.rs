@@ -4,6 +4,7 @@ mod appends;
 mod bare;
 mod restarting;
 pub(crate) mod steady;
+mod watchers;
 mod watching;
 
 use std::path::Path;
@@ -37,6 +38,7 @@ pub(crate) fn all(rounds: usize) -> Vec<Row> {
     let mut rows = runtime.block_on(beside_asks(rounds));
     rows.extend([16, 64].map(|group| appends::appends(group, rounds)));
     rows.push(runtime.block_on(watching::watching()));
+    rows.extend(runtime.block_on(watchers::all()));
     rows.push(runtime.block_on(restarting::restarting()));
     rows
 }

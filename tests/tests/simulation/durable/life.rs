@@ -219,11 +219,13 @@ impl World {
         let fails = self.health == Health::Fails || self.random.percent(2);
         let row = self.disk.rows.get(&run).filter(|_| !fails);
         let loaded = row.map(|row| {
-            let entries = row.replay();
-            let bytes = entries.iter().map(|entry| entry.content.len() as u64).sum();
+            let mut replay = Replay::default();
+            for entry in row.replay() {
+                replay.add(entry);
+            }
             Box::new(Loaded {
                 request: (*row.made.request).clone(),
-                replay: Replay { entries, bytes },
+                replay,
             })
         });
         if loaded.is_none() {
