@@ -28,7 +28,9 @@ pub(super) fn until(
     };
     let wait = convert::duration_from_proto(asked)
         .ok_or_else(|| refused("wait_for_end must be a duration that is not negative"))?;
-    Ok(Some(Instant::now() + deadline::within(wait, call).min(LONGEST)))
+    Ok(Some(
+        Instant::now() + deadline::within(wait, call).min(LONGEST),
+    ))
 }
 
 /// A durable run as it ends, or as it stands when the time is over.

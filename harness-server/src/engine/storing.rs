@@ -18,8 +18,8 @@ use crate::ids::{AgentKey, RunId};
 use crate::retry::Policy;
 use crate::store::{Entry, Fence, Holder, NewRun, Record, Stamp, Step, Store, StoreError, Written};
 
-use super::{Effect, Engine};
 use super::ends::End;
+use super::{Effect, Engine};
 
 /// StartRun calls whose run is on its way to the disk at once; more wait for their turn.
 const STARTING: usize = 1024;

@@ -142,8 +142,7 @@ impl Beside {
             Self::rate(&self.asks),
             p50(&self.asks),
         );
-        let in_flight =
-            format!("durable StartRun that waits for its end, {at_once} in flight");
+        let in_flight = format!("durable StartRun that waits for its end, {at_once} in flight");
         let bar = if at_once == 64 { "0.60 of asks" } else { "" };
         let beside = match at_once {
             1 => {

@@ -97,12 +97,7 @@ pub(super) enum Load {
 }
 
 /// The asks with a load beside them, and how much of that ended in a second.
-async fn asks_beside(
-    address: &str,
-    channel: &Channel,
-    load: Load,
-    per_second: f64,
-) -> (Told, f64) {
+async fn asks_beside(address: &str, channel: &Channel, load: Load, per_second: f64) -> (Told, f64) {
     let (begin, ended) = (Instant::now(), Cell::new(0));
     let making = || {
         let channel = channel.clone();
