@@ -123,3 +123,16 @@ fn the_estimate_follows_what_the_provider_reports() {
     give(&mut machine, &planned, ToolOutcome::Done, "x");
     assert!(machine.input_tokens() > before * 2);
 }
+
+#[test]
+fn thinking_and_answer_are_kept_free_and_a_window_may_have_any_size() {
+    let mut rules = small();
+    rules.budget.thinking = crate::agent_loop::Thinking::Budget(2_000);
+    for (window, input) in [(10_000, 7_000), (u64::MAX, u64::MAX - 3_000)] {
+        rules.budget.context_window = window;
+        let Next::CallModel(call) = machine(rules.clone()).next() else {
+            panic!("{window}");
+        };
+        assert_eq!(call.input_tokens_max, input);
+    }
+}
