@@ -128,6 +128,18 @@ async fn an_error_with_status_200_is_one() {
 }
 
 #[tokio::test]
+async fn no_redirect_is_followed_with_the_key() {
+    for status in [301, 302, 307, 308] {
+        let other = Provider::start([Reply::events(answer())]).await;
+        let elsewhere = format!("{}/v1/messages", other.url());
+        let provider = Provider::start([Reply::json(status, "").header("location", &elsewhere)]);
+        let error = ask(&provider.await).await.expect_err("no answer");
+        assert_eq!(error.failure(), Failure::Rejected, "{status}");
+        assert!(other.asked().is_empty(), "{status}");
+    }
+}
+
+#[tokio::test]
 async fn nobody_there_is_an_error_that_may_pass_and_shows_no_key() {
     let provider = Provider::start([]).await;
     let model = anthropic(&provider);

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::decode::{normalised, of_message};
 use crate::agent_loop::decoding::{Decoder, append, cut, in_stream_error, json, text_of};
-use crate::agent_loop::failure::ModelError;
+use crate::agent_loop::failure::{Failure, ModelError};
 use crate::agent_loop::response::Response;
 use crate::agent_loop::sse::Event;
 
@@ -93,16 +93,26 @@ impl Messages {
     }
 }
 
+/// A piece that cannot be put anywhere: without it a call could run with other arguments.
+fn lost(missing: &str) -> ModelError {
+    let message = format!("a piece of the answer belongs to no {missing}");
+    ModelError::new(Failure::Unreadable, message)
+}
+
 impl Decoder for Messages {
     fn event(&mut self, event: &Event) -> Result<Option<String>, ModelError> {
         let data = json(&event.data)?;
         match data["type"].as_str().unwrap_or(&event.name) {
             "message_start" => self.message = data["message"].clone(),
+            "content_block_start" if !data["content_block"].is_object() => {
+                return Err(lost("content"));
+            }
             "content_block_start" => self.blocks.push(Partial {
                 index: data["index"].as_u64().unwrap_or(0),
                 raw: data["content_block"].clone(),
                 arguments: String::new(),
             }),
+            "content_block_delta" if self.block(&data).is_none() => return Err(lost("block")),
             "content_block_delta" => return Ok(self.delta(&data)),
             "message_delta" => self.end(&data),
             "message_stop" => self.is_stopped = true,

@@ -356,3 +356,26 @@ fn an_answer_that_says_nothing_of_its_end_is_no_answer() {
         );
     }
 }
+
+#[test]
+fn a_piece_that_belongs_nowhere_makes_the_answer_unreadable() {
+    let begin = r#""index":1,"content_block":{"type":"tool_use""#;
+    let piece = r#""index":1,"delta":{"type":"input_json_delta","partial_json":"{\"for"#;
+    for (part, other) in [
+        (piece, piece.replace(r#""index":1,"#, "")),
+        (piece, piece.replace(r#""index":1"#, r#""index":7"#)),
+        (
+            begin,
+            begin.replace(r#"{"type":"tool_use""#, r#""junk","was":{"x":"y""#),
+        ),
+    ] {
+        let body = STREAM.replacen(part, &other, 1);
+        assert_ne!(body, STREAM, "{part}");
+        let result = recorded::decoded(stream::Messages::new("m"), &[body.as_bytes()]);
+        assert_eq!(
+            result.expect_err(&other).failure(),
+            Failure::Unreadable,
+            "{other}"
+        );
+    }
+}

@@ -62,7 +62,11 @@ impl Chunks {
             .as_str()
             .filter(|reason| !reason.is_empty())
         {
-            self.finish = Some(reason.to_owned());
+            // An answer that was cut off or withheld stays so, whatever a server says behind it.
+            let may_go_on = |known: &str| matches!(known, "stop" | "tool_calls" | "function_call");
+            if self.finish.as_deref().is_none_or(may_go_on) {
+                self.finish = Some(reason.to_owned());
+            }
         }
         text.to_owned()
     }
@@ -70,6 +74,9 @@ impl Chunks {
     /// A piece of a call. Its index says which; servers that leave that out, or number all calls
     /// alike, begin each call with its id.
     fn call(&mut self, piece: &Value) {
+        if !piece.is_object() {
+            return;
+        }
         let index = piece["index"].as_u64();
         let id = text_of(piece, "id");
         let name = text_of(&piece["function"], "name");
@@ -79,12 +86,16 @@ impl Chunks {
             let is_other = !id.is_empty() && !known_id.is_empty() && id != known_id;
             is_same_place && !is_other
         });
+        let arguments = match &piece["function"]["arguments"] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            // Some servers send the object itself.
+            other => other.to_string(),
+        };
         let begins_again = index.is_none() && !name.is_empty();
         match known.filter(|_| !begins_again) {
             Some(call) => {
-                if let Some(more) = piece["function"]["arguments"].as_str() {
-                    append(&mut call.raw["function"], "arguments", more);
-                }
+                append(&mut call.raw["function"], "arguments", &arguments);
                 if !id.is_empty() {
                     call.raw["id"] = json!(id);
                 }
@@ -92,10 +103,15 @@ impl Chunks {
                     call.raw["function"]["name"] = json!(name);
                 }
             }
-            None => self.calls.push(Partial {
-                index,
-                raw: piece.clone(),
-            }),
+            None => {
+                let mut raw = piece.clone();
+                // A server may name the function in a later piece; its arguments must find a place.
+                if !raw["function"].is_object() {
+                    raw["function"] = json!({});
+                }
+                raw["function"]["arguments"] = json!(arguments);
+                self.calls.push(Partial { index, raw });
+            }
         }
     }
 }
