@@ -79,6 +79,12 @@ impl ModelError {
         self
     }
 
+    #[cfg(feature = "http-model")]
+    pub(crate) fn with_message(mut self, message: String) -> Self {
+        self.message = message;
+        self
+    }
+
     pub(crate) fn not_taken(error: crate::Error) -> Self {
         Self::new(
             Failure::Aborted,

@@ -1,5 +1,7 @@
 //! Bodies of chat completions: recorded ones where the machine has them, and ones written here.
 
+mod pieces;
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -97,7 +99,7 @@ fn every_recorded_answer_decodes_to_what_it_holds() {
     };
     for expected in &TABLE {
         let body = recorded::body(expected.file).expect("the folder is named");
-        expected.check(&streamed(&body));
+        expected.check(&streamed(&body), &[recorded::message(&body)]);
     }
     let answers = names
         .iter()
@@ -412,66 +414,4 @@ fn the_length_is_capped_in_the_words_of_the_server() {
     assert_eq!(cap(&model), [Some(4096), None]);
     let model = model.output_cap(OutputCap::MaxCompletionTokens);
     assert_eq!(cap(&model), [None, Some(4096)]);
-}
-
-/// A stream of these deltas, then of these reasons to end.
-fn stream_of(deltas: &[Value], reasons: &[&str]) -> String {
-    let chunk = |delta: &Value, reason: Option<&str>| {
-        let choice = json!({"index": 0, "delta": delta, "finish_reason": reason});
-        format!("data: {}\n\n", json!({"choices": [choice]}))
-    };
-    let deltas = deltas.iter().map(|delta| chunk(delta, None));
-    let reasons = reasons.iter().map(|reason| chunk(&json!({}), Some(reason)));
-    deltas.chain(reasons).collect()
-}
-
-#[test]
-fn no_argument_of_a_call_is_lost_however_its_pieces_come() {
-    let begin = json!({"index": 0, "id": "a", "type": "function"});
-    let named = |arguments: Value| json!({"index": 0, "id": "a", "function": {"name": "t", "arguments": arguments}});
-    let more = |function: Value| json!({"index": 0, "function": function});
-    for pieces in [
-        vec![
-            begin.clone(),
-            more(json!({"name": "t", "arguments": "{\"n\":1}"})),
-        ],
-        vec![named(Value::Null), more(json!({"arguments": "{\"n\":1}"}))],
-        vec![named(json!("")), more(json!({"arguments": {"n": 1}}))],
-        vec![named(json!({"n": 1}))],
-        vec![
-            json!("junk"),
-            json!({"index": 0, "id": "a", "function": "junk"}),
-            named(json!("{\"n\":1}")),
-        ],
-    ] {
-        let deltas: Vec<Value> = pieces
-            .iter()
-            .map(|piece| json!({"tool_calls": [piece]}))
-            .collect();
-        let response = streamed(&stream_of(&deltas, &["tool_calls"]));
-        let calls: Vec<(&str, &str)> = response
-            .calls()
-            .iter()
-            .map(|call| (call.name.as_str(), call.arguments.as_str()))
-            .collect();
-        assert_eq!(calls, [("t", "{\"n\":1}")], "{pieces:?}");
-    }
-}
-
-#[test]
-fn an_answer_that_was_cut_off_stays_so_whatever_is_said_behind_it() {
-    let call = json!({"index": 0, "id": "a", "function": {"name": "t", "arguments": "{}"}});
-    let deltas = [json!({"tool_calls": [call]})];
-    for (reasons, finish) in [
-        (["length", "tool_calls"], Finish::Length),
-        (["tool_calls", "length"], Finish::Length),
-        (["content_filter", "stop"], Finish::Refusal),
-        (["stop", "tool_calls"], Finish::ToolCalls),
-    ] {
-        assert_eq!(
-            streamed(&stream_of(&deltas, &reasons)).finish,
-            finish,
-            "{reasons:?}"
-        );
-    }
 }
