@@ -2,7 +2,7 @@
 //! they are waited for, how much of them is read, and what is said of them.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use harness_tests::BOUND;
 use harness_tests::provider::{Provider, Reply};
@@ -44,6 +44,7 @@ async fn failed(reply: Reply) -> ModelError {
     ask(&model(&provider.url())).await.expect_err("no answer")
 }
 
+/// Far beyond the bound of a test.
 const LONG: Duration = Duration::from_secs(600);
 
 #[tokio::test]
@@ -67,10 +68,8 @@ async fn what_may_come_behind_a_finish_reason_is_waited_for_only_shortly() {
         steady.slow(body.len(), Duration::from_millis(200)),
     ] {
         let provider = Provider::start([reply]).await;
-        let begin = Instant::now();
         let model = model(&provider.url()).stall_timeout(LONG);
         assert_eq!(ask(&model).await.expect("an answer").text(), "Größe.");
-        assert!(begin.elapsed() < BOUND / 2, "{:?}", begin.elapsed());
     }
 }
 
@@ -95,14 +94,12 @@ async fn a_status_is_not_held_up_by_a_body_that_does_not_come() {
         Reply::json(401, "x".repeat(10_000)).stall(100),
     ] {
         let provider = Provider::start([reply]).await;
-        let begin = Instant::now();
         let model = model(&provider.url()).stall_timeout(LONG);
         let error = ask(&model).await.expect_err("no answer");
         assert_eq!(
             (error.failure(), error.status()),
             (Failure::Credentials, Some(401))
         );
-        assert!(begin.elapsed() < BOUND / 2, "{:?}", begin.elapsed());
     }
 }
 

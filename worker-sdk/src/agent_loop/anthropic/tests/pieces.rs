@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 use super::{STREAM, stream};
 use crate::agent_loop::decoding::Decoder as _;
 use crate::agent_loop::failure::{Failure, ModelError};
-use crate::agent_loop::record::ModelRecord;
 use crate::agent_loop::recorded;
 use crate::agent_loop::response::{Finish, Response};
 
@@ -108,6 +107,36 @@ fn a_call_behind_the_stop_reason_wants_one_of_its_own() {
 }
 
 #[test]
+fn what_only_the_provider_reads_is_put_together_too() {
+    let piece = |index: u32, delta: Value| json!({"type": "content_block_delta", "index": index, "delta": delta});
+    let cited = |page: u32| {
+        piece(
+            1,
+            json!({"type": "citations_delta", "citation": {"page": page}}),
+        )
+    };
+    let response = decoded(&stream_of(&[
+        begin(0, json!({"type": "compaction", "content": null})),
+        piece(
+            0,
+            json!({"type": "compaction_delta", "content": "The talk "}),
+        ),
+        piece(0, json!({"type": "compaction_delta", "content": "so far."})),
+        begin(1, json!({"type": "text", "text": ""})),
+        cited(1),
+        cited(2),
+        reason(Some("end_turn")),
+        stop(),
+    ]))
+    .expect("an answer");
+    let raw = json!([
+        {"type": "compaction", "content": "The talk so far."},
+        {"type": "text", "text": "", "citations": [{"page": 1}, {"page": 2}]},
+    ]);
+    assert_eq!(json!(response.raw), raw);
+}
+
+#[test]
 fn arguments_however_deep_are_kept_so_that_the_journal_reads_them_again() {
     for depth in [1, 60, 98, 99, 100, 101, 110, 118, 123, 126, 127, 128, 500] {
         let text = format!("{{\"a\":{}{}}}", "[".repeat(depth), "]".repeat(depth));
@@ -121,12 +150,14 @@ fn arguments_however_deep_are_kept_so_that_the_journal_reads_them_again() {
         assert_eq!(response.calls()[0].arguments, text);
         let input = &response.raw[0]["input"];
         assert_eq!(input.is_object(), depth < 100, "{depth}");
-        let record = ModelRecord::Answered {
-            response: Box::new(response),
-        };
-        let kept = serde_json::to_string(&record).expect("JSON");
-        let read: ModelRecord = serde_json::from_str(&kept).expect("it is read again");
-        assert_eq!(read, record, "{depth}");
+        // As deep as in a record of the journal.
+        let kept = json!({"step": {"outcome": {"response": response}}}).to_string();
+        let read: Value = serde_json::from_str(&kept).expect("it is read again");
+        assert_eq!(
+            read["step"]["outcome"]["response"],
+            json!(response),
+            "{depth}"
+        );
     }
     let block = format!("{}{}", "[".repeat(110), "]".repeat(110));
     let block = json!({"type": "new", "in": serde_json::from_str::<Value>(&block).expect("JSON")});
