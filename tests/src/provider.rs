@@ -35,6 +35,8 @@ struct Shared {
 pub struct Asked {
     /// The path.
     pub path: String,
+    /// What stands behind it, without the question mark.
+    pub query: String,
     /// The headers.
     pub headers: HeaderMap,
     /// The body.
@@ -87,6 +89,13 @@ impl Reply {
     pub fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
+    }
+
+    /// With this header in the place of all others.
+    #[must_use]
+    pub fn only_header(mut self, name: &str, value: &str) -> Self {
+        self.headers.clear();
+        self.header(name, value)
     }
 
     /// The connection breaks behind so many bytes.
@@ -223,6 +232,7 @@ impl Shared {
             .unwrap_or_default();
         self.asked().push(Asked {
             path: head.uri.path().to_owned(),
+            query: head.uri.query().unwrap_or_default().to_owned(),
             headers: head.headers,
             body: serde_json::from_slice(&body).unwrap_or_default(),
         });

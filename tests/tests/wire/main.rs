@@ -6,6 +6,7 @@ mod grpcio;
 mod http;
 mod limits;
 mod many;
+mod model_answers;
 mod model_calls;
 mod operators;
 mod placing;

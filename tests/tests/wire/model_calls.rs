@@ -116,7 +116,8 @@ async fn an_error_with_status_200_is_one() {
             r#"{"error":{"code":503,"message":"x"}}"#,
             Failure::Transient,
         ),
-        (r#"{"type":"message","content":[]}"#, Failure::Unreadable),
+        (r#"{"type":"message","content":[]}"#, Failure::Cut),
+        (r#"{"detail":"x"}"#, Failure::Unreadable),
     ] {
         let provider = Provider::start([Reply::json(200, body)]).await;
         assert_eq!(
@@ -124,6 +125,18 @@ async fn an_error_with_status_200_is_one() {
             failure,
             "{body}"
         );
+    }
+}
+
+#[tokio::test]
+async fn no_redirect_is_followed_with_the_key() {
+    for status in [301, 302, 307, 308] {
+        let other = Provider::start([Reply::events(answer())]).await;
+        let elsewhere = format!("{}/v1/messages", other.url());
+        let provider = Provider::start([Reply::json(status, "").header("location", &elsewhere)]);
+        let error = ask(&provider.await).await.expect_err("no answer");
+        assert_eq!(error.failure(), Failure::Rejected, "{status}");
+        assert!(other.asked().is_empty(), "{status}");
     }
 }
 
@@ -347,7 +360,7 @@ async fn openai_compatible_servers_are_asked_at_their_own_address() {
 async fn a_provider_that_cannot_be_set_up_says_why_and_shows_no_key() {
     let broken = Anthropic::new("claude-x", "sk\nnot-to-be-seen").expect_err("no header");
     assert!(!format!("{broken:?} {broken}").contains("not-to-be-seen"));
-    for url in ["", "api.anthropic.com", "ftp://x", "http://"] {
+    for url in ["", "api.anthropic.com", "http://me:pw@x"] {
         let model = Anthropic::new("claude-x", "k").expect("a key");
         assert!(model.base_url(url).is_err(), "{url}");
     }

@@ -89,12 +89,18 @@ impl Budget {
     }
 
     pub(crate) fn trigger(&self, output_tokens: u32) -> u64 {
-        self.input_tokens_max(output_tokens) * u64::from(self.trigger_percent.min(100)) / 100
+        self.percent_of_input(self.trigger_percent, output_tokens)
     }
 
     pub(crate) fn target(&self, output_tokens: u32) -> u64 {
-        let percent = self.target_percent.min(self.trigger_percent).min(100);
-        self.input_tokens_max(output_tokens) * u64::from(percent) / 100
+        let percent = self.target_percent.min(self.trigger_percent);
+        self.percent_of_input(percent, output_tokens)
+    }
+
+    fn percent_of_input(&self, percent: u8, output_tokens: u32) -> u64 {
+        let max = self.input_tokens_max(output_tokens);
+        // A window of any size is one: somebody without a limit writes `u64::MAX`.
+        max.saturating_mul(u64::from(percent.min(100))) / 100
     }
 }
 

@@ -4,12 +4,23 @@
 
 use serde_json::Value;
 
+use super::excerpt::head;
 use super::failure::{Answered, Failure, ModelError, judge};
 use super::response::Response;
 use super::sse::{Event, Sse, SseError};
 
 /// The largest event of a stream, in bytes.
 pub(crate) const EVENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// The most blocks, or calls, of an answer that comes in events. No model gives a tenth of it.
+const PARTS_MAX: usize = 2_000;
+
+/// How deep the JSON of an answer may nest. It is kept inside of other JSON, and what reads that takes
+/// 128 levels.
+const DEPTH_MAX: usize = 100;
+
+/// Bytes of a name or an id that are kept at most.
+const NAME_BYTES_MAX: usize = 256;
 
 /// Takes the events of one answer.
 pub trait Decoder: Send {
@@ -18,6 +29,9 @@ pub trait Decoder: Send {
 
     /// Whether nothing more can come.
     fn is_done(&self) -> bool;
+
+    /// Whether the answer is whole, though more may come that says something of it.
+    fn is_whole(&self) -> bool;
 
     /// The answer, if its terminal event has come. Else it was cut off.
     fn finish(self) -> Result<Response, ModelError>;
@@ -58,6 +72,10 @@ impl<D: Decoder> Incoming<D> {
         self.decoder.is_done()
     }
 
+    pub(crate) fn is_whole(&self) -> bool {
+        self.decoder.is_whole()
+    }
+
     pub(crate) fn finish(self) -> Result<Response, ModelError> {
         self.decoder.finish()
     }
@@ -69,12 +87,38 @@ fn unreadable_stream(error: &SseError) -> ModelError {
 
 /// The JSON of an event or a body.
 pub(crate) fn json(text: &str) -> Result<Value, ModelError> {
-    serde_json::from_str(text).map_err(|error| {
-        ModelError::new(
-            Failure::Unreadable,
-            format!("the provider sent no JSON: {error}"),
-        )
-    })
+    let unreadable = |message| ModelError::new(Failure::Unreadable, message);
+    let value = serde_json::from_str(text)
+        .map_err(|error| unreadable(format!("the provider sent no JSON: {error}")))?;
+    if is_too_deep(&value) {
+        let message = format!("the provider sent JSON of more than {DEPTH_MAX} levels");
+        return Err(unreadable(message));
+    }
+    Ok(value)
+}
+
+/// Whether a value nests deeper than the journal may keep it.
+pub(crate) fn is_too_deep(value: &Value) -> bool {
+    fn fits(value: &Value, levels: usize) -> bool {
+        match value {
+            Value::Array(items) => levels > 0 && items.iter().all(|item| fits(item, levels - 1)),
+            Value::Object(members) => {
+                levels > 0 && members.values().all(|member| fits(member, levels - 1))
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => true,
+        }
+    }
+    !fits(value, DEPTH_MAX)
+}
+
+/// Adds a part to an answer that comes in events.
+pub(crate) fn add_part<P>(parts: &mut Vec<P>, part: P) -> Result<(), ModelError> {
+    if parts.len() == PARTS_MAX {
+        let message = format!("the answer has more than {PARTS_MAX} parts");
+        return Err(ModelError::new(Failure::Unreadable, message));
+    }
+    parts.push(part);
+    Ok(())
 }
 
 /// An error that came where an answer was to come.
@@ -104,6 +148,11 @@ pub(crate) fn unknown_finish(reason: &str) -> ModelError {
 
 pub(crate) fn text_of<'a>(value: &'a Value, name: &str) -> &'a str {
     value.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// A name or an id, which stands in events and spans too.
+pub(crate) fn name_of(value: &Value, name: &str) -> String {
+    head(text_of(value, name), NAME_BYTES_MAX).to_owned()
 }
 
 pub(crate) fn number_of(value: &Value, path: &[&str]) -> Option<u64> {

@@ -12,7 +12,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::excerpt::head;
+
 pub use judge::{Answered, judge};
+
+/// Bytes of an error with its causes that are told at most.
+const TOLD_BYTES_MAX: usize = 2_000;
 
 /// What a failed model call means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -79,6 +84,12 @@ impl ModelError {
         self
     }
 
+    #[cfg(feature = "http-model")]
+    pub(crate) fn with_message(mut self, message: String) -> Self {
+        self.message = message;
+        self
+    }
+
     pub(crate) fn not_taken(error: crate::Error) -> Self {
         Self::new(
             Failure::Aborted,
@@ -100,6 +111,20 @@ impl ModelError {
     /// One line for a person. It may hold text of the provider, bounded.
     pub fn message(&self) -> &str {
         &self.message
+    }
+
+    /// The line with all that is behind it, for where the causes cannot be looked at.
+    pub(crate) fn told(&self) -> String {
+        let mut told = self.message.clone();
+        for cause in std::iter::successors(self.source(), |&cause| cause.source()) {
+            let cause = cause.to_string();
+            // Some errors say what is behind them too.
+            if !told.ends_with(&cause) {
+                told.push_str(": ");
+                told.push_str(&cause);
+            }
+        }
+        head(&told, TOLD_BYTES_MAX).to_owned()
     }
 
     /// The least time to wait before the call may be made again, when the provider said one.

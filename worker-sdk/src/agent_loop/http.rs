@@ -1,32 +1,37 @@
 //! The way of a model call over HTTP, the same for all providers.
 //!
-//! Owns the client, the address, the headers and the bounds: how long nothing may come, how much
-//! may come. Makes one try. Keys are marked as secret and are in no log and no error.
+//! Owns the client, the address and the headers, and makes one try. Keys are marked as secret and
+//! are in no log and no error, also where a provider repeats what it was sent.
 
+mod address;
+mod answer;
+
+use std::error::Error as StdError;
 use std::fmt;
+use std::io;
 use std::time::Duration;
 
-use bytes::Bytes;
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::decoding::{Decoder, Incoming, in_stream_error, json};
-use super::failure::{Answered, Failure, ModelError, judge};
-use super::pieces::Pieces;
+use self::address::Address;
+use self::answer::{Answer, Time, Timeouts};
+use super::failure::{Failure, ModelError};
+use super::redact::{Redactor, is_secret};
 use super::request::Request;
-use super::response::Response;
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long nothing may come unless told otherwise: models think before they speak.
-const STALL_TIMEOUT: Duration = Duration::from_secs(90);
+/// Unless told otherwise. Models think before they speak; a whole answer of usual length comes within
+/// a few minutes.
+const TIMEOUTS: Timeouts = Timeouts {
+    stall: Duration::from_secs(90),
+    call: Duration::from_secs(600),
+};
 
-/// The most bytes of an answer that comes in one piece.
-const BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
-
-/// The most bytes of an error that are read.
-const ERROR_BYTES_MAX: usize = 64 * 1024;
+/// A word of a secret header that is shorter than this says how it is to be read, such as `Bearer`.
+const SECRET_BYTES_MIN: usize = 8;
 
 /// Why a provider cannot be used as it is set up.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +43,14 @@ pub enum ProviderError {
     /// A header that cannot be sent; its value is not shown.
     #[error("the header {0} cannot be sent as it is set")]
     InvalidHeader(String),
-    /// The address is none.
-    #[error("{0:?} is no http or https address")]
-    InvalidAddress(String),
+    /// The address cannot be used.
+    #[error("the address {address:?} of the provider cannot be used: {why}")]
+    InvalidAddress {
+        /// As much of it as may be shown: no password, no query.
+        address: String,
+        /// What to do about it.
+        why: &'static str,
+    },
     /// The HTTP client cannot be made, for example because there are no trusted certificates.
     #[error("the HTTP client cannot be made")]
     Client(#[source] reqwest::Error),
@@ -50,20 +60,22 @@ pub enum ProviderError {
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     client: reqwest::Client,
-    base_url: String,
+    address: Address,
     headers: HeaderMap,
-    stall_timeout: Duration,
+    secrets: Redactor,
+    timeouts: Timeouts,
 }
 
 impl Endpoint {
     pub(crate) fn new(base_url: &str) -> Result<Self, ProviderError> {
-        let endpoint = Self {
-            client: client()?,
-            base_url: String::new(),
+        let address = Address::parse(base_url)?;
+        Ok(Self {
+            client: client(&address)?,
+            address,
             headers: HeaderMap::new(),
-            stall_timeout: STALL_TIMEOUT,
-        };
-        endpoint.base_url(base_url)
+            secrets: Redactor::default(),
+            timeouts: TIMEOUTS,
+        })
     }
 
     /// The key in an environment variable.
@@ -77,197 +89,169 @@ impl Endpoint {
     }
 
     pub(crate) fn base_url(mut self, url: &str) -> Result<Self, ProviderError> {
-        let url = url.trim_end_matches('/');
-        let is_http = reqwest::Url::parse(url)
-            .is_ok_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-        if !is_http {
-            return Err(ProviderError::InvalidAddress(url.to_owned()));
+        let address = Address::parse(url)?;
+        if address.is_loopback() != self.address.is_loopback() {
+            self.client = client(&address)?;
         }
-        url.clone_into(&mut self.base_url);
+        self.address = address;
         Ok(self)
     }
 
+    /// A header of every request. It is secret when its name says so.
     pub(crate) fn header(self, name: &str, value: &str) -> Result<Self, ProviderError> {
-        self.with_header(name, value, false)
+        let secret = is_secret(name);
+        self.with_header(name, value, secret)
     }
 
     pub(crate) fn secret_header(self, name: &str, value: &str) -> Result<Self, ProviderError> {
         self.with_header(name, value, true)
     }
 
-    fn with_header(mut self, name: &str, value: &str, secret: bool) -> Result<Self, ProviderError> {
+    fn with_header(mut self, name: &str, text: &str, secret: bool) -> Result<Self, ProviderError> {
         let invalid = || ProviderError::InvalidHeader(name.to_owned());
         let header = HeaderName::from_bytes(name.as_bytes()).map_err(|_| invalid())?;
-        let mut value = HeaderValue::from_str(value).map_err(|_| invalid())?;
+        let mut value = HeaderValue::from_str(text).map_err(|_| invalid())?;
         value.set_sensitive(secret);
         self.headers.insert(header, value);
+        if secret {
+            text.split([' ', ';', ','])
+                .filter(|word| word.len() >= SECRET_BYTES_MIN)
+                .for_each(|word| self.secrets.register(word));
+        }
         Ok(self)
     }
 
     pub(crate) fn stall_timeout(mut self, timeout: Duration) -> Self {
-        self.stall_timeout = timeout;
+        self.timeouts.stall = timeout;
         self
     }
 
-    /// An answer that comes in one piece.
-    pub(crate) async fn whole(
+    pub(crate) fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.timeouts.call = timeout;
+        self
+    }
+
+    /// The error with no secret of this endpoint in its text.
+    pub(crate) fn hidden(&self, error: ModelError) -> ModelError {
+        let message = self.secrets.cut_text(error.message()).into_owned();
+        error.with_message(message)
+    }
+
+    /// Sends a request, and gives the answer when its head has come.
+    pub(crate) async fn call(
         &self,
         path: &str,
         request: &Request,
         body: &Value,
-    ) -> Result<String, ModelError> {
-        let answer = self.send(path, request, body).await?;
-        self.read(answer).await
-    }
-
-    async fn read(&self, mut answer: reqwest::Response) -> Result<String, ModelError> {
-        let mut bytes = Vec::new();
-        while let Some(chunk) = self.chunk(&mut answer).await? {
-            if bytes.len() + chunk.len() > BODY_BYTES_MAX {
-                let limit = format!("the answer has more than {BODY_BYTES_MAX} bytes");
-                return Err(ModelError::new(Failure::Unreadable, limit));
-            }
-            bytes.extend_from_slice(&chunk);
-        }
-        String::from_utf8(bytes)
-            .map_err(|_| ModelError::new(Failure::Unreadable, "the answer is not UTF-8"))
-    }
-
-    /// An answer that comes in events; its text is passed on as it comes.
-    pub(crate) async fn stream<D: Decoder>(
-        &self,
-        path: &str,
-        request: &Request,
-        body: &Value,
-        decoder: D,
-        pieces: &mut Pieces,
-    ) -> Result<Response, ModelError> {
-        let mut answer = self.send(path, request, body).await?;
-        if is_json(&answer) {
-            // A server that answers no stream where one was asked for has an error to tell.
-            return Err(in_stream_error(&json(&self.read(answer).await?)?));
-        }
-        let mut incoming = Incoming::new(decoder);
-        let broken = loop {
-            match self.chunk(&mut answer).await {
-                Ok(Some(chunk)) => {
-                    let text = incoming.feed(&chunk)?;
-                    pieces.text(&text).await?;
-                    if incoming.is_done() {
-                        break None;
-                    }
-                }
-                Ok(None) => break None,
-                Err(error) => break Some(error),
-            }
-        };
-        // What broke behind the terminal event broke nothing.
-        match (incoming.finish(), broken) {
-            (Ok(response), _) => Ok(response),
-            (Err(_), Some(error)) => Err(error),
-            (Err(error), None) => Err(error),
-        }
-    }
-
-    async fn send(
-        &self,
-        path: &str,
-        request: &Request,
-        body: &Value,
-    ) -> Result<reqwest::Response, ModelError> {
-        let url = format!("{}{path}", self.base_url);
-        let text = body.to_string();
+    ) -> Result<Answer, ModelError> {
+        let time = Time::begins(self.timeouts);
         let sending = self
             .client
-            .post(url)
+            .post(self.address.of_call(path))
             .headers(self.headers.clone())
             .header("content-type", "application/json")
-            .body(text)
+            .body(body.to_string())
             .send();
-        let answer = tokio::time::timeout(self.stall_timeout, sending)
+        let response = tokio::time::timeout(time.left(), sending)
             .await
-            .map_err(|_| self.stalled(Failure::Transient))?
+            .map_err(|_| time.is_up(Failure::Transient))?
             .map_err(not_sent)?;
-        if answer.status().is_success() {
+        let is_success = response.status().is_success();
+        let answer = Answer::new(self.address.shown(path), response, time);
+        if is_success {
             return Ok(answer);
         }
-        Err(self.refused(request, answer).await)
-    }
-
-    /// What an answer with an error status means.
-    async fn refused(&self, request: &Request, mut answer: reqwest::Response) -> ModelError {
-        let status = answer.status().as_u16();
-        let headers: Vec<(String, String)> = answer
-            .headers()
-            .iter()
-            .filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())))
-            .collect();
-        let mut bytes = Vec::new();
-        // The status alone says enough when the body does not come.
-        while let Ok(Some(chunk)) = self.chunk(&mut answer).await {
-            bytes.extend_from_slice(&chunk);
-            if bytes.len() >= ERROR_BYTES_MAX {
-                break;
-            }
-        }
-        judge(Answered {
-            status: Some(status),
-            headers: &headers,
-            body: &String::from_utf8_lossy(&bytes),
-            is_over_the_limit: request.input_tokens > request.input_tokens_max,
-        })
-    }
-
-    async fn chunk(&self, answer: &mut reqwest::Response) -> Result<Option<Bytes>, ModelError> {
-        match tokio::time::timeout(self.stall_timeout, answer.chunk()).await {
-            Ok(Ok(chunk)) => Ok(chunk),
-            Ok(Err(error)) => {
-                let message = "the connection broke before the end of the answer";
-                Err(ModelError::new(Failure::Cut, message).with_cause(error.without_url()))
-            }
-            Err(_) => Err(self.stalled(Failure::Cut)),
-        }
-    }
-
-    fn stalled(&self, failure: Failure) -> ModelError {
-        let message = format!(
-            "nothing came from the provider for {:?}",
-            self.stall_timeout
-        );
-        ModelError::new(failure, message)
+        Err(answer.refusal(request).await)
     }
 }
 
-fn is_json(answer: &reqwest::Response) -> bool {
-    let kind = answer.headers().get("content-type");
-    let kind = kind.and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    kind.starts_with("application/json")
-}
-
+/// Why there is no head of an answer.
 fn not_sent(error: reqwest::Error) -> ModelError {
-    let message = if error.is_connect() {
+    let message = if is_behind(&error, is_tls) {
+        "the TLS handshake with the provider failed"
+    } else if is_behind(&error, is_refused) {
+        "the provider cannot be reached: it refuses the connection"
+    } else if error.is_connect() {
         "the provider cannot be reached"
     } else {
-        "the request could not be sent"
+        "the provider gave no HTTP answer"
     };
     ModelError::new(Failure::Transient, message).with_cause(error.without_url())
 }
 
-fn client() -> Result<reqwest::Client, ProviderError> {
+/// Whether an error has one of a kind as its cause.
+fn is_behind(error: &reqwest::Error, kind: fn(&(dyn StdError + 'static)) -> bool) -> bool {
+    let mut causes = std::iter::successors(error.source(), |&cause| cause.source());
+    causes.any(kind)
+}
+
+fn is_tls(cause: &(dyn StdError + 'static)) -> bool {
+    // An error of I/O tells what it holds as itself, not as its source.
+    let held = cause
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
+    cause.is::<rustls::Error>() || held.is_some_and(|held| is_tls(held))
+}
+
+fn is_refused(cause: &(dyn StdError + 'static)) -> bool {
+    let cause = cause.downcast_ref::<io::Error>();
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn client(address: &Address) -> Result<reqwest::Client, ProviderError> {
     // Where the process has chosen a cryptography before, that one stays.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder()
+    let mut client = reqwest::Client::builder()
         .connect_timeout(CONNECT_TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
-        .user_agent(concat!("harness-worker-sdk/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(ProviderError::Client)
+        .user_agent(concat!("harness-worker-sdk/", env!("CARGO_PKG_VERSION")));
+    if address.is_loopback() {
+        // No proxy of the environment is a way to this machine, and it would read the key.
+        client = client.no_proxy();
+    }
+    client.build().map_err(ProviderError::Client)
 }
 
 impl fmt::Debug for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Endpoint")
-            .field("base_url", &self.base_url)
+            .field("base_url", &self.address.shown(""))
+            .field("headers", &self.headers)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_is_in_no_text_of_an_endpoint_and_in_no_error_that_repeats_it() {
+        let key = "sk-not-to-be-seen";
+        let endpoint = Endpoint::new("http://localhost/v1?code=sk-not-to-be-seen")
+            .and_then(|endpoint| endpoint.secret_header("x-key", &format!("Bearer {key}")))
+            .and_then(|endpoint| endpoint.header("API-Key", "of-azure-too"))
+            .and_then(|endpoint| endpoint.header("x-other", "may-be-seen"))
+            .expect("an endpoint");
+        let shown = format!("{endpoint:?}");
+        for (secret, is_shown) in [(key, false), ("of-azure", false), ("may-be-seen", true)] {
+            assert_eq!(shown.contains(secret), is_shown, "{shown}");
+        }
+        for (said, told) in [
+            (
+                format!("no access with Bearer {key}."),
+                "no access with Bearer [redacted].",
+            ),
+            ("api-key: of-azure-too".to_owned(), "api-key: [redacted]"),
+            // A text of the provider may be cut anywhere.
+            (
+                "no access with sk-not-to-b".to_owned(),
+                "no access with [redacted]",
+            ),
+            ("Bearer of may-be-seen".to_owned(), "Bearer of may-be-seen"),
+        ] {
+            let error = endpoint.hidden(ModelError::new(Failure::Rejected, said));
+            assert_eq!(error.message(), told);
+        }
     }
 }

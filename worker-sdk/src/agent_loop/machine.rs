@@ -111,6 +111,8 @@ pub struct Machine {
     larger: bool,
     /// The provider said the input is too long.
     must_shorten: bool,
+    /// The conversation was made shorter for the next call: a driver records that once a call.
+    has_compacted: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -167,6 +169,7 @@ impl Machine {
             used: Used::default(),
             larger: false,
             must_shorten: false,
+            has_compacted: false,
         }
     }
 
@@ -198,13 +201,15 @@ impl Machine {
         let input_tokens = self.transcript.input_tokens();
         let input_tokens_max = budget.input_tokens_max(max_output_tokens);
         if self.must_shorten || input_tokens > budget.trigger(max_output_tokens) {
-            let plan = compaction::plan(
-                &self.transcript,
-                budget,
-                max_output_tokens,
-                self.must_shorten,
-            );
-            match plan {
+            let plan = || {
+                compaction::plan(
+                    &self.transcript,
+                    budget,
+                    max_output_tokens,
+                    self.must_shorten,
+                )
+            };
+            match (!self.has_compacted).then(plan).flatten() {
                 Some(plan) => return Next::Compact(plan),
                 None if self.must_shorten || input_tokens > input_tokens_max => {
                     return Next::Done(End::Aborted(Abort::ContextFull { input_tokens }));
@@ -243,6 +248,7 @@ impl Machine {
         }
         self.use_up(&response.usage, counter);
         self.turns += 1;
+        self.has_compacted = false;
         let (finish, text, note) = (response.finish, response.text(), response.note.clone());
         let may_be_larger = !self.larger
             && self.rules.budget.max_output_tokens_retry > self.rules.budget.max_output_tokens;
@@ -300,6 +306,7 @@ impl Machine {
             return;
         }
         self.turns += 1;
+        self.has_compacted = false;
         if self.guard.refused_as_too_long() {
             let input_tokens = self.transcript.input_tokens();
             self.phase = Phase::Ended(End::Aborted(Abort::ContextFull { input_tokens }));
@@ -311,6 +318,7 @@ impl Machine {
     pub fn compacted(&mut self, compaction: &Compaction, counter: &dyn TokenCounter) {
         self.transcript.compact(compaction, counter);
         self.must_shorten = false;
+        self.has_compacted = true;
     }
 
     /// The calls of the turn have results, and those are recorded. A call that is given none is

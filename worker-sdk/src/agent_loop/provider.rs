@@ -96,17 +96,23 @@ impl<C: Codec> Provider<C> {
     }
 
     /// Another server that speaks the same API; its address is what stands in the place of
-    /// [`Provider::BASE_URL`].
+    /// [`Provider::BASE_URL`]. A query of it, such as `?api-version=2024-10-21`, is sent with every
+    /// call.
+    ///
+    /// The proxies of the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`) are
+    /// used, but never for an address on this machine. A proxy on the way to an http address reads
+    /// the key.
     ///
     /// # Errors
-    /// It is no http or https address.
+    /// It is no http or https address, or there is a user name, a space or a `#` in it.
     pub fn base_url(mut self, url: &str) -> Result<Self, ProviderError> {
         self.endpoint = self.endpoint.base_url(url)?;
         self.codec.elsewhere();
         Ok(self)
     }
 
-    /// A header of every request, such as `anthropic-beta`.
+    /// A header of every request, such as `anthropic-beta`. One whose name says that it is secret,
+    /// such as `api-key` or `authorization`, is treated like the key.
     ///
     /// # Errors
     /// It cannot be a header.
@@ -120,6 +126,30 @@ impl<C: Codec> Provider<C> {
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.endpoint = self.endpoint.stall_timeout(timeout);
         self
+    }
+
+    /// How long one call may take from its begin to the end of its answer, however much comes on the
+    /// way. Default 10 minutes. Time in which the caller takes no pieces does not count.
+    ///
+    /// When all that matters has come, a finish reason or the status of an error, the rest of the
+    /// answer is waited for for 5 s at most.
+    #[must_use]
+    pub fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.endpoint = self.endpoint.call_timeout(timeout);
+        self
+    }
+
+    async fn answer(&self, request: &Request, pieces: &mut Pieces) -> Result<Response, ModelError> {
+        let path = self.codec.path(&self.model, request.stream);
+        let body = self.codec.request(request, &self.model);
+        let answer = self.endpoint.call(&path, request, &body).await?;
+        if request.stream && !answer.is_json() {
+            return answer.events(self.codec.decoder(&self.model), pieces).await;
+        }
+        // Some servers know no streams and answer whole, whatever they were asked for.
+        let response = self.codec.response(&answer.whole().await?, &self.model)?;
+        pieces.text(&response.text()).await?;
+        Ok(response)
     }
 }
 
@@ -137,16 +167,7 @@ impl<C: Codec> Model for Provider<C> {
         request: &Request,
         pieces: &mut Pieces,
     ) -> Result<Response, ModelError> {
-        let path = self.codec.path(&self.model, request.stream);
-        let body = self.codec.request(request, &self.model);
-        if request.stream {
-            let decoder = self.codec.decoder(&self.model);
-            let streaming = self.endpoint.stream(&path, request, &body, decoder, pieces);
-            return streaming.await;
-        }
-        let answer = self.endpoint.whole(&path, request, &body).await?;
-        let response = self.codec.response(&answer, &self.model)?;
-        pieces.text(&response.text()).await?;
-        Ok(response)
+        let answering = self.answer(request, pieces);
+        answering.await.map_err(|error| self.endpoint.hidden(error))
     }
 }

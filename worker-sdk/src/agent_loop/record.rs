@@ -39,9 +39,11 @@ pub(crate) fn turn_key(turn: u32) -> String {
     format!("turn-{turn}")
 }
 
-/// The key of a tool call: its id, unless that is a number, which the journal keeps for itself.
+/// The key of a tool call: its id, unless that is a number, which the journal keeps for itself, or
+/// looks like the key of one. Two ids never have one key.
 pub(crate) fn call_key(call_id: &str) -> Cow<'_, str> {
-    if call_id.bytes().all(|byte| byte.is_ascii_digit()) {
+    let number = call_id.trim_start_matches("call-");
+    if number.bytes().all(|byte| byte.is_ascii_digit()) {
         Cow::Owned(format!("call-{call_id}"))
     } else {
         Cow::Borrowed(call_id)
@@ -262,5 +264,7 @@ mod tests {
     fn no_key_of_a_call_is_a_number() {
         assert_eq!(call_key("toolu_1"), "toolu_1");
         assert_eq!(call_key("17"), "call-17");
+        assert_eq!(call_key("call-17"), "call-call-17");
+        assert_eq!(call_key("call-x"), "call-x");
     }
 }

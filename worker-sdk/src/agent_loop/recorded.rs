@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use serde_json::{Value, json};
+
 use super::decoding::{Decoder, Incoming};
 use super::failure::{Failure, ModelError};
 use super::message::{Block, Call};
@@ -58,8 +60,10 @@ pub(crate) struct Expected {
 }
 
 impl Expected {
-    pub(crate) fn check(&self, response: &Response) {
+    /// `raw` is what the body itself has as the provider's blocks.
+    pub(crate) fn check(&self, response: &Response, raw: &[Value]) {
         let file = self.file;
+        assert_eq!(response.raw, raw, "{file}");
         assert_eq!(response.finish, self.finish, "{file}");
         assert_eq!(response.finish_raw, self.raw_finish, "{file}");
         assert_eq!(response.answered_by, self.answered_by, "{file}");
@@ -98,6 +102,79 @@ impl Expected {
             })
             .collect();
         assert_eq!(raw, self.raw, "{file}");
+    }
+}
+
+/// The data of a stream's events.
+fn events(body: &str) -> impl Iterator<Item = Value> {
+    let data = body.lines().filter_map(|line| line.strip_prefix("data: "));
+    data.filter(|data| *data != "[DONE]")
+        .map(|data| serde_json::from_str(data).expect("JSON"))
+}
+
+/// The blocks of a stream of Anthropic's, put together by one rule, whatever they are: what a piece
+/// has under a name goes behind what is there.
+pub(crate) fn blocks(body: &str) -> Vec<Value> {
+    let mut blocks: Vec<Value> = Vec::new();
+    for event in events(body) {
+        match event["type"].as_str() {
+            Some("content_block_start") => blocks.push(event["content_block"].clone()),
+            Some("content_block_delta") => {
+                let index = event["index"].as_u64().expect("an index");
+                let mut delta = event["delta"].clone();
+                delta["type"].take();
+                joined(
+                    &mut blocks[usize::try_from(index).expect("a small one")],
+                    &delta,
+                );
+            }
+            Some(_) | None => {}
+        }
+    }
+    for block in &mut blocks {
+        let members = block.as_object_mut().expect("an object");
+        let arguments = members.remove("partial_json");
+        if let Some(text) = arguments
+            .as_ref()
+            .and_then(Value::as_str)
+            .filter(|text| !text.is_empty())
+        {
+            block["input"] = serde_json::from_str(text).expect("JSON");
+        }
+    }
+    blocks
+}
+
+/// The message of a stream of chat completions, put together by the same rule.
+pub(crate) fn message(body: &str) -> Value {
+    let mut message = json!({});
+    for event in events(body) {
+        joined(&mut message, &event["choices"][0]["delta"]);
+    }
+    message
+}
+
+fn joined(whole: &mut Value, piece: &Value) {
+    match (whole, piece) {
+        (_, Value::Null) => {}
+        (Value::String(text), Value::String(more)) => text.push_str(more),
+        (Value::Object(members), Value::Object(more)) => {
+            for (name, value) in more.iter().filter(|(_, value)| !value.is_null()) {
+                joined(members.entry(name.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(items), Value::Array(more)) => {
+            for piece in more {
+                match items
+                    .iter_mut()
+                    .find(|item| item["index"] == piece["index"])
+                {
+                    Some(item) => joined(item, piece),
+                    None => items.push(piece.clone()),
+                }
+            }
+        }
+        (whole, piece) => *whole = piece.clone(),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Secrets that must not be in a log.
 //!
-//! Owns what is hidden in arguments before they are logged: members whose names say that they are
-//! secret, and values that were registered, wherever they stand. Pure.
+//! Owns what is hidden in arguments before they are logged, and in what a provider says of a request:
+//! members whose names say that they are secret, and values that were registered, wherever they
+//! stand. Pure.
 
 use std::borrow::Cow;
 
@@ -30,6 +31,10 @@ const LOGGED_BYTES: usize = 2_000;
 
 /// A registered value shorter than this would hide half of every text.
 const VALUE_BYTES_MIN: usize = 4;
+
+/// So much of a value at its beginning is enough to hide it where a text may have been cut.
+#[cfg(feature = "http-model")]
+const BEGINNING_BYTES: usize = 8;
 
 /// What is hidden.
 #[derive(Default, Clone)]
@@ -64,6 +69,18 @@ impl Redactor {
         shown
     }
 
+    /// A text that may have been cut anywhere: the beginning of a value is hidden like all of it.
+    #[cfg(feature = "http-model")]
+    pub(crate) fn cut_text<'t>(&self, text: &'t str) -> Cow<'t, str> {
+        let mut shown = Cow::Borrowed(text);
+        for value in &self.values {
+            if shown.contains(head(value, BEGINNING_BYTES)) {
+                shown = Cow::Owned(without_beginnings(&shown, value));
+            }
+        }
+        shown
+    }
+
     fn hide(&self, value: &mut Value) {
         match value {
             Value::Object(members) => {
@@ -86,7 +103,25 @@ impl Redactor {
     }
 }
 
-fn is_secret(name: &str) -> bool {
+/// The text without what is the same as the beginning of a value.
+#[cfg(feature = "http-model")]
+fn without_beginnings(text: &str, value: &str) -> String {
+    let beginning = head(value, BEGINNING_BYTES);
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(beginning) {
+        shown.push_str(&rest[..at]);
+        shown.push_str(HIDDEN);
+        let pairs = rest[at..].chars().zip(value.chars());
+        let same = pairs.take_while(|(a, b)| a == b);
+        rest = &rest[at + same.map(|(a, _)| a.len_utf8()).sum::<usize>()..];
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// Whether a name says that what it names is secret.
+pub(crate) fn is_secret(name: &str) -> bool {
     let plain: String = name
         .chars()
         .filter(|c| c.is_alphanumeric())

@@ -214,9 +214,10 @@ mod tests {
             assert_eq!(events[0].data.len(), bytes);
             begin.elapsed()
         };
-        time(10_000);
-        let small = time(250_000).max(Duration::from_micros(100));
+        // The best of some, so that a machine that does other things beside says nothing.
+        let best = |bytes| (0..5).map(|_| time(bytes)).min().expect("five times");
+        let small = best(250_000).max(Duration::from_micros(100));
         // Sixteen times the bytes; a quadratic reader would take 256 times as long.
-        assert!(time(4_000_000) < small * 100);
+        assert!(best(4_000_000) < small * 100);
     }
 }

@@ -6,8 +6,9 @@
 
 use std::time::Duration;
 
-use tracing::{Span, info, info_span};
+use tracing::{Span, info, info_span, warn};
 
+use super::failure::ModelError;
 use super::machine::{Abort, Used};
 use super::response::Response;
 
@@ -84,6 +85,27 @@ pub(super) fn response(run_id: &str, turn: u32, response: &Response) {
         response_id = response.id,
         finish = response.finish_raw,
         "response"
+    );
+}
+
+/// A try of a model call failed. `wait` is how long until the next; None when there is none.
+pub(super) fn model_error(
+    run_id: &str,
+    turn: u32,
+    attempt: u32,
+    error: &ModelError,
+    told: &str,
+    wait: Option<Duration>,
+) {
+    warn!(
+        run_id,
+        turn,
+        attempt,
+        error_type = error.failure().error_type(),
+        status = error.status(),
+        error = told,
+        retry_in_ms = wait.map(millis),
+        "model_error"
     );
 }
 

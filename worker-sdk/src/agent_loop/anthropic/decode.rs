@@ -3,17 +3,19 @@
 use serde_json::Value;
 
 use super::PROVIDER;
-use crate::agent_loop::decoding::{cut, in_stream_error, json, number_of, text_of, unknown_finish};
+use crate::agent_loop::decoding::{
+    cut, in_stream_error, json, name_of, number_of, text_of, unknown_finish,
+};
 use crate::agent_loop::failure::ModelError;
 use crate::agent_loop::message::{Block, Call};
 use crate::agent_loop::response::{Finish, Response, Usage};
 
 pub(super) fn response(body: &str, model: &str) -> Result<Response, ModelError> {
     let message = json(body)?;
-    if message["type"] == "error" || !message["error"].is_null() {
+    let is_error = message["type"] == "error" || !message["error"].is_null();
+    let Some(raw) = message["content"].as_array().filter(|_| !is_error).cloned() else {
         return Err(in_stream_error(&message));
-    }
-    let raw = message["content"].as_array().cloned().unwrap_or_default();
+    };
     let blocks = raw
         .iter()
         .filter_map(|block| normalised(block, None))
@@ -32,10 +34,10 @@ pub(super) fn of_message(
         return Err(cut("stop_reason"));
     };
     Ok(Response {
-        id: text_of(message, "id").to_owned(),
+        id: name_of(message, "id"),
         provider: PROVIDER.to_owned(),
         model: model.to_owned(),
-        answered_by: text_of(message, "model").to_owned(),
+        answered_by: name_of(message, "model"),
         finish: finish(reason)?,
         finish_raw: reason.to_owned(),
         blocks,
@@ -79,7 +81,7 @@ pub(super) fn normalised(block: &Value, arguments: Option<&str>) -> Option<Block
         }),
         "tool_use" => Some(Block::Call(Call {
             id: text_of(block, "id").to_owned(),
-            name: text_of(block, "name").to_owned(),
+            name: name_of(block, "name"),
             arguments: match arguments {
                 Some(text) if !text.is_empty() => text.to_owned(),
                 Some(_) | None => block["input"].to_string(),

@@ -56,14 +56,17 @@ impl Run<'_> {
                 Ok(response) => return self.answered(&request, response).await,
                 Err(error) => error,
             };
-            if error.failure() == Failure::ContextLength {
-                let message = error.message().to_owned();
-                return Ok(ModelRecord::TooLong { message });
-            }
+            let told = self.parts.redactor.text(&error.told()).into_owned();
             let wait = backoff.next_wait(error.retry_after());
             let is_last = tries > retry.retries || pieces.is_committed() || !error.may_pass();
-            if is_last || self.is_too_long(wait, error.retry_after()) {
-                return Err(agent_error(error));
+            let again = !is_last && !self.is_too_long(wait, error.retry_after());
+            let (run_id, turn) = (self.ctx.run_id(), request.turn);
+            telemetry::model_error(run_id, turn, tries, &error, &told, again.then_some(wait));
+            if error.failure() == Failure::ContextLength {
+                return Ok(ModelRecord::TooLong { message: told });
+            }
+            if !again {
+                return Err(agent_error(error, told));
             }
             tokio::time::sleep(wait).await;
         }
@@ -126,12 +129,12 @@ impl Run<'_> {
 }
 
 /// The failure as the result of the step: recorded, and tried again by the next attempt if it may
-/// pass.
-fn agent_error(error: ModelError) -> AgentError {
+/// pass. Its causes stand in its text: the record keeps nothing else of them.
+fn agent_error(error: ModelError, told: String) -> AgentError {
     let kind = error.failure().error_type();
     let may_pass = error.may_pass();
     let wait = error.retry_after();
-    let mut answer = AgentError::new(kind, error.message().to_owned()).cause(error);
+    let mut answer = AgentError::new(kind, told).cause(error);
     if may_pass {
         answer = answer.retryable();
     }

@@ -223,11 +223,13 @@ async fn a_model_call_that_may_pass_is_made_again_and_no_other() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_over_the_cap_or_the_deadline_fails_at_once() {
     let world = World::default();
-    for wait in [61, 59] {
+    // Over the cap with all the time there is; under it and over the deadline.
+    for (wait, timeout) in [(61, 3_600), (59, 58)] {
         let wait = Some(Duration::from_secs(wait));
         let error = ModelError::new(Failure::Transient, "slow down").with_retry_after(wait);
         let agent = world.agent(ScriptedModel::new([Line::text("hello")]).failing([error]));
-        let (ctx, _) = testing::context().timeout(Duration::from_secs(58)).build();
+        let timeout = Duration::from_secs(timeout);
+        let (ctx, _) = testing::context().timeout(timeout).build();
         let begin = Instant::now();
         let ended = agent.run(&ctx, &"go".into()).await.expect("a run");
         assert!(matches!(ended.end, End::ModelFailed(_)));

@@ -97,6 +97,10 @@ fn of_retry_info(body: &Value) -> Option<Duration> {
 }
 
 fn seconds(number: f64) -> Option<Duration> {
+    // Longer than a duration can be is no reason to come back at once.
+    if number > Duration::MAX.as_secs_f64() {
+        return Some(Duration::MAX);
+    }
     Duration::try_from_secs_f64(number).ok()
 }
 
@@ -129,6 +133,7 @@ mod tests {
                 vec![("retry-after", "Sun, 06 Nov 1994 08:00:00 GMT"), date],
                 0.0,
             ),
+            (vec![("retry-after", "1e30")], Duration::MAX.as_secs_f64()),
             (vec![("x-ratelimit-reset-tokens", "6m0s")], 360.0),
             (vec![("x-ratelimit-reset-requests", "120ms")], 0.12),
             (vec![("x-ratelimit-reset", "1h2m3.5s")], 3723.5),

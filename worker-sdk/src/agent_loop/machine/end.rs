@@ -48,7 +48,7 @@ pub struct ModelFailed {
     /// The kind of failure, such as `ModelUnavailable`; `AnswerTooLarge` when there was an answer and
     /// no entry of the journal holds it.
     pub error_type: String,
-    /// One line for a person.
+    /// One line for a person, with what is behind it.
     pub message: String,
     /// Whether it may pass.
     pub may_pass: bool,

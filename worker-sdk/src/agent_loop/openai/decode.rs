@@ -3,14 +3,16 @@
 use serde_json::Value;
 
 use super::PROVIDER;
-use crate::agent_loop::decoding::{cut, in_stream_error, json, number_of, text_of, unknown_finish};
+use crate::agent_loop::decoding::{
+    cut, in_stream_error, json, name_of, number_of, text_of, unknown_finish,
+};
 use crate::agent_loop::failure::ModelError;
 use crate::agent_loop::message::{Block, Call};
 use crate::agent_loop::response::{Finish, Response, Usage};
 
 pub(super) fn response(body: &str, model: &str) -> Result<Response, ModelError> {
     let completion = json(body)?;
-    if !completion["error"].is_null() {
+    if !completion["error"].is_null() || !completion["choices"].is_array() {
         return Err(in_stream_error(&completion));
     }
     let choice = &completion["choices"][0];
@@ -49,10 +51,10 @@ pub(super) fn of_message(
         other => return Err(unknown_finish(other)),
     };
     Ok(Response {
-        id: text_of(completion, "id").to_owned(),
+        id: name_of(completion, "id"),
         provider: PROVIDER.to_owned(),
         model: model.to_owned(),
-        answered_by: text_of(completion, "model").to_owned(),
+        answered_by: name_of(completion, "model"),
         finish,
         finish_raw: reason.to_owned(),
         blocks,
@@ -75,11 +77,9 @@ fn blocks(message: &Value) -> Vec<Block> {
         });
     }
     for name in ["content", "refusal"] {
-        let text = text_of(message, name);
+        let text = content(&message[name]);
         if !text.is_empty() {
-            blocks.push(Block::Text {
-                text: text.to_owned(),
-            });
+            blocks.push(Block::Text { text });
         }
     }
     // Some servers send null for no calls.
@@ -94,11 +94,20 @@ fn blocks(message: &Value) -> Vec<Block> {
         };
         Block::Call(Call {
             id: text_of(call, "id").to_owned(),
-            name: text_of(function, "name").to_owned(),
+            name: name_of(function, "name"),
             arguments,
         })
     }));
     blocks
+}
+
+/// The text of a content, which some servers send in parts.
+pub(super) fn content(content: &Value) -> String {
+    match content {
+        Value::String(text) => text.clone(),
+        Value::Array(parts) => parts.iter().map(|part| text_of(part, "text")).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::Object(_) => String::new(),
+    }
 }
 
 fn normalised(raw: &Value) -> Usage {

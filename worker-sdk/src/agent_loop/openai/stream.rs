@@ -5,8 +5,8 @@
 
 use serde_json::{Value, json};
 
-use super::decode::of_message;
-use crate::agent_loop::decoding::{Decoder, append, cut, in_stream_error, json, text_of};
+use super::decode::{content, of_message};
+use crate::agent_loop::decoding::{Decoder, add_part, append, cut, in_stream_error, json, text_of};
 use crate::agent_loop::failure::ModelError;
 use crate::agent_loop::response::Response;
 use crate::agent_loop::sse::Event;
@@ -41,10 +41,13 @@ impl Chunks {
         }
     }
 
-    fn choice(&mut self, choice: &Value) -> String {
+    fn choice(&mut self, choice: &Value) -> Result<String, ModelError> {
         let delta = &choice["delta"];
-        let text = text_of(delta, "content");
-        for name in ["content", "refusal", "reasoning_content", "reasoning"] {
+        let text = content(&delta["content"]);
+        if !delta["content"].is_null() {
+            append(&mut self.message, "content", &text);
+        }
+        for name in ["refusal", "reasoning_content", "reasoning"] {
             if let Some(more) = delta[name].as_str() {
                 append(&mut self.message, name, more);
             }
@@ -56,20 +59,36 @@ impl Chunks {
             }
         }
         for call in delta["tool_calls"].as_array().into_iter().flatten() {
-            self.call(call);
+            self.call(call)?;
         }
         if let Some(reason) = choice["finish_reason"]
             .as_str()
             .filter(|reason| !reason.is_empty())
         {
-            self.finish = Some(reason.to_owned());
+            // An answer that was cut off or withheld stays so, whatever a server says behind it.
+            if self.may_go_on() {
+                self.finish = Some(reason.to_owned());
+            }
         }
-        text.to_owned()
+        Ok(text)
+    }
+
+    /// Whether more can come behind the reason to end that is known, if one is.
+    fn may_go_on(&self) -> bool {
+        let open = |known: &str| matches!(known, "stop" | "tool_calls" | "function_call");
+        self.finish.as_deref().is_none_or(open)
     }
 
     /// A piece of a call. Its index says which; servers that leave that out, or number all calls
     /// alike, begin each call with its id.
-    fn call(&mut self, piece: &Value) {
+    fn call(&mut self, piece: &Value) -> Result<(), ModelError> {
+        if !piece.is_object() {
+            return Ok(());
+        }
+        // A reason to end holds for what is before it; a call behind it wants another.
+        if self.may_go_on() {
+            self.finish = None;
+        }
         let index = piece["index"].as_u64();
         let id = text_of(piece, "id");
         let name = text_of(&piece["function"], "name");
@@ -79,12 +98,16 @@ impl Chunks {
             let is_other = !id.is_empty() && !known_id.is_empty() && id != known_id;
             is_same_place && !is_other
         });
+        let arguments = match &piece["function"]["arguments"] {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            // Some servers send the object itself.
+            other => other.to_string(),
+        };
         let begins_again = index.is_none() && !name.is_empty();
         match known.filter(|_| !begins_again) {
             Some(call) => {
-                if let Some(more) = piece["function"]["arguments"].as_str() {
-                    append(&mut call.raw["function"], "arguments", more);
-                }
+                append(&mut call.raw["function"], "arguments", &arguments);
                 if !id.is_empty() {
                     call.raw["id"] = json!(id);
                 }
@@ -92,11 +115,17 @@ impl Chunks {
                     call.raw["function"]["name"] = json!(name);
                 }
             }
-            None => self.calls.push(Partial {
-                index,
-                raw: piece.clone(),
-            }),
+            None => {
+                let mut raw = piece.clone();
+                // A server may name the function in a later piece; its arguments must find a place.
+                if !raw["function"].is_object() {
+                    raw["function"] = json!({});
+                }
+                raw["function"]["arguments"] = json!(arguments);
+                add_part(&mut self.calls, Partial { index, raw })?;
+            }
         }
+        Ok(())
     }
 }
 
@@ -119,12 +148,17 @@ impl Decoder for Chunks {
         let choices = chunk["choices"].as_array().into_iter().flatten();
         // Only one choice is ever asked for.
         let own = choices.filter(|choice| choice["index"].as_u64().unwrap_or(0) == 0);
-        let text: String = own.map(|choice| self.choice(choice)).collect();
+        let text: Result<String, ModelError> = own.map(|choice| self.choice(choice)).collect();
+        let text = text?;
         Ok((!text.is_empty()).then_some(text))
     }
 
     fn is_done(&self) -> bool {
         self.is_done
+    }
+
+    fn is_whole(&self) -> bool {
+        self.finish.is_some()
     }
 
     fn finish(mut self) -> Result<Response, ModelError> {

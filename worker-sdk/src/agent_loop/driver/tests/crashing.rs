@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::super::{AgentLoop, Ended};
+use super::super::{AgentLoop, CallState, Ended};
 use super::setting::{World, results};
 use crate::agent_loop::machine::End;
 use crate::agent_loop::pairs;
@@ -82,10 +82,17 @@ async fn a_side_effect_happens_once_at_most_wherever_a_worker_dies() {
         let second = attempt(&world.agent(script()), &journal, 2, usize::MAX).await;
         let second = second.expect("no crash");
         check(&world, &second, &format!("crash at {crash_at}"));
-        unknown += results(&second)
-            .iter()
-            .filter(|result| result.text.contains("unknown"))
-            .count();
+        let told = results(&second);
+        let told = told.iter().filter(|result| result.text.contains("unknown"));
+        let told = told.count();
+        let reports = second.tools.iter();
+        let reported = reports.filter(|report| report.state == CallState::Unknown);
+        assert_eq!(
+            reported.count(),
+            told,
+            "the caller is told what the model is"
+        );
+        unknown += told;
         // A third worker that finds the run done does nothing and says the same.
         let effects = world.by_key();
         let third = attempt(&world.agent(script()), &journal, 3, usize::MAX).await;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
 use std::sync::Once;
+use std::time::Duration;
 
 use serde_json::json;
 use tracing::field::{Field, Visit};
@@ -11,6 +12,8 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::super::{AgentLoop, Ended};
+use crate::agent_loop::failure::{Failure, ModelError};
+use crate::agent_loop::machine::End;
 use crate::agent_loop::scripted::{Line, ScriptedModel};
 use crate::agent_loop::tool::{Tool, ToolContext, ToolError};
 use crate::testing;
@@ -25,14 +28,14 @@ thread_local! {
 }
 
 /// Runs the agent on this thread, which is the test's alone.
-async fn heard(run_id: &str) -> (Heard, Ended) {
+async fn heard(run_id: &str, agent: AgentLoop) -> (Heard, Ended) {
     static LISTENING: Once = Once::new();
     LISTENING.call_once(|| {
         tracing::subscriber::set_global_default(Listener).expect("the only subscriber");
     });
     HEARD.take();
     let (ctx, _) = testing::context().run_id(run_id).build();
-    let ended = agent().run(&ctx, &"go".into()).await.expect("a run");
+    let ended = agent.run(&ctx, &"go".into()).await.expect("a run");
     (HEARD.take(), ended)
 }
 
@@ -113,7 +116,7 @@ fn agent() -> AgentLoop {
 
 #[tokio::test(flavor = "current_thread")]
 async fn each_thing_that_happens_is_one_event_and_no_secret_is_in_it() {
-    let (heard, ended) = heard("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3").await;
+    let (heard, ended) = heard("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3", agent()).await;
     let all = heard.events.join("\n");
     for (name, times) in [
         ("turn_start", 2),
@@ -144,9 +147,55 @@ async fn each_thing_that_happens_is_one_event_and_no_secret_is_in_it() {
     assert_eq!(told[0].text, "no access with [redacted]");
 }
 
+/// An error that is because of another.
+#[derive(Debug, thiserror::Error)]
+#[error("the handshake failed")]
+struct Handshake(#[source] std::io::Error);
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn each_failed_try_of_a_model_call_is_an_event_and_the_end_tells_its_causes() {
+    let cause = || {
+        Handshake(std::io::Error::other(
+            "the certificate of hunter22 is unknown",
+        ))
+    };
+    let error = |failure| ModelError::new(failure, "not reached").with_cause(cause());
+    let failures = [
+        error(Failure::Transient).with_retry_after(Some(Duration::from_secs(7))),
+        error(Failure::Rejected).with_status(Some(404)),
+    ];
+    let model = ScriptedModel::new([]).failing(failures);
+    let agent = AgentLoop::builder(model).secret("hunter22").build();
+    let (heard, ended) = heard("r", agent.expect("an agent")).await;
+    let failed: Vec<&String> = heard
+        .events
+        .iter()
+        .filter(|event| event.contains("model_error"))
+        .collect();
+    assert_eq!(failed.len(), 2, "{failed:?}");
+    let told = "not reached: the handshake failed: the certificate of [redacted] is unknown";
+    for (event, parts) in [
+        (
+            failed[0],
+            ["attempt=1", "ModelUnavailable", "retry_in_ms=7"],
+        ),
+        (failed[1], ["attempt=2", "ModelRejected", "status=404"]),
+    ] {
+        for part in parts.into_iter().chain([told]) {
+            assert!(event.contains(part), "{part}: {event}");
+        }
+    }
+    assert!(!failed[1].contains("retry_in_ms"), "{}", failed[1]);
+    assert!(
+        matches!(&ended.end, End::ModelFailed(failed) if failed.message == told),
+        "{:?}",
+        ended.end
+    );
+}
+
 #[tokio::test(flavor = "current_thread")]
 async fn spans_have_the_names_of_the_conventions_and_their_parent() {
-    let (heard, _) = heard("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3").await;
+    let (heard, _) = heard("0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3", agent()).await;
     let (&root, (invoke, _)) = heard
         .spans
         .iter()

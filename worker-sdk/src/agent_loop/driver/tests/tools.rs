@@ -103,3 +103,20 @@ async fn a_tool_that_hangs_or_breaks_down_is_an_observation() {
     assert_eq!(told[1].text, "The tool broke down.");
     assert!(matches!(ended.end, End::Answered { .. }));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_may_have_had_its_effect_is_not_run_again_when_its_time_is_up() {
+    for (class, expected) in [(Class::Idempotent, 4), (Class::SideEffect, 1)] {
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&count);
+        let hang = tool("hang", move |_, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<Result<String, ToolError>>()
+        });
+        let model = ScriptedModel::new([Line::call("hang", json!({"n": 1})), Line::text("done")]);
+        let hang = hang.class(class).timeout(Duration::from_secs(1));
+        let agent = AgentLoop::builder(model).tool(hang).build();
+        run(&agent.expect("an agent")).await;
+        assert_eq!(count.load(Ordering::SeqCst), expected, "{class:?}");
+    }
+}

@@ -88,7 +88,8 @@ fn a_conversation_that_cannot_be_made_shorter_ends_the_run_before_the_call() {
 #[test]
 fn an_input_the_provider_finds_too_long_is_made_shorter_once() {
     let mut machine = machine(Rules::default());
-    for turn in 0..4 {
+    // More than one shortening could take: once is all it gets.
+    for turn in 0..12 {
         let planned = ask(&mut machine, vec![call("", "look", &json!({"turn": turn}))]);
         give(
             &mut machine,
@@ -122,4 +123,52 @@ fn the_estimate_follows_what_the_provider_reports() {
     };
     give(&mut machine, &planned, ToolOutcome::Done, "x");
     assert!(machine.input_tokens() > before * 2);
+}
+
+#[test]
+fn the_newest_turns_are_never_made_shorter() {
+    let mut machine = machine(small());
+    for turn in 0..2 {
+        let planned = ask(&mut machine, vec![call("", "look", &json!({"turn": turn}))]);
+        let text = "y".repeat(11_500);
+        give(&mut machine, &planned, ToolOutcome::Done, &text);
+    }
+    assert!(machine.input_tokens() > small().budget.trigger(1_000));
+    assert!(matches!(machine.next(), Next::CallModel(_)));
+}
+
+#[test]
+fn a_conversation_is_made_shorter_once_before_a_call_however_wrong_the_estimate_was() {
+    let mut machine = machine(small());
+    // Ids so long that naming a cleared result takes far more than it is taken for.
+    for turn in 0..3 {
+        let calls = (0..10).map(|n| {
+            let id = format!("{turn}-{n}-{}", "x".repeat(240));
+            call(&id, "look", &json!({"n": 10 * turn + n}))
+        });
+        let planned = ask(&mut machine, calls.collect());
+        give(&mut machine, &planned, ToolOutcome::Done, &"y".repeat(300));
+    }
+    let Next::Compact(compaction) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    machine.compacted(&compaction, &COUNTER);
+    assert!(machine.input_tokens() > small().budget.trigger(1_000));
+    assert!(matches!(machine.next(), Next::CallModel(_)));
+    let planned = ask(&mut machine, vec![call("z", "look", &json!({}))]);
+    give(&mut machine, &planned, ToolOutcome::Done, "x");
+    assert!(matches!(machine.next(), Next::Compact(_)), "the next call");
+}
+
+#[test]
+fn thinking_and_answer_are_kept_free_and_a_window_may_have_any_size() {
+    let mut rules = small();
+    rules.budget.thinking = crate::agent_loop::Thinking::Budget(2_000);
+    for (window, input) in [(10_000, 7_000), (u64::MAX, u64::MAX - 3_000)] {
+        rules.budget.context_window = window;
+        let Next::CallModel(call) = machine(rules.clone()).next() else {
+            panic!("{window}");
+        };
+        assert_eq!(call.input_tokens_max, input);
+    }
 }
