@@ -8,6 +8,7 @@ mod batch;
 mod builder;
 mod calling;
 mod deciding;
+mod known;
 mod report;
 mod standing;
 mod trying;
@@ -195,7 +196,7 @@ impl Run<'_> {
                 Next::Compact(plan) => self.compact(&mut machine, plan).await?,
                 Next::CallModel(call) => self.call_model(&mut machine, &call).await?,
                 Next::RunTools(planned) => {
-                    let batch = self.run_tools(planned).await?;
+                    let batch = self.run_tools(machine.turns(), planned).await?;
                     tools.extend(batch.reports);
                     match batch.abort {
                         Some(abort) => machine.abort(abort, &batch.results, &*self.parts.counter),

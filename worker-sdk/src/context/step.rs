@@ -125,6 +125,12 @@ impl Context {
         self.ledger().used()
     }
 
+    /// What is recorded of a step with a key, which is not asked for: nothing, a begin, or a result.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn recorded(&self, name: &str, key: &str) -> Option<Option<Outcome>> {
+        self.ledger().recorded(name, key)
+    }
+
     fn ledger(&self) -> MutexGuard<'_, Ledger> {
         let ledger = self.0.ledger.get_or_init(|| {
             let ledger = Ledger::of(self.run_id(), self.0.sink.replay());

@@ -159,6 +159,20 @@ impl Ledger {
         Ok(Asked::Run { id, begin, check })
     }
 
+    /// What is recorded of a step with a key: nothing, a begin, or a result.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn recorded(&self, name: &str, key: &str) -> Option<Option<Outcome>> {
+        let id = Id {
+            name: name.to_owned(),
+            key: key.to_owned(),
+        };
+        match self.steps.get(&id)? {
+            State::Begun | State::Running { begun: true } => Some(None),
+            State::Running { begun: false } => None,
+            State::Done(outcome) | State::MayPass(outcome) => Some(Some(outcome.clone())),
+        }
+    }
+
     /// The next keyless step of this name, if it is the one to come.
     fn next_of(&mut self, name: &str, nested: bool) -> Result<Id, StepError> {
         if name.is_empty() {

@@ -1,6 +1,7 @@
 //! The loop, driven on a scripted model and a journal in memory.
 
 mod cancelling;
+mod changing;
 mod crashing;
 mod hooks;
 mod setting;
