@@ -26,7 +26,7 @@ use super::hook::Hook;
 use super::machine::{Abort, Compaction, End, Machine, ModelCall, Next, Rules};
 use super::model::AnyModel;
 use super::prompt::{Answer, Prompt};
-use super::record::{COMPACT, ModelRecord, turn_key};
+use super::record::{COMPACT, ModelRecord, compaction_key, turn_key};
 use super::redact::Redactor;
 use super::request::ToolChoice;
 use super::telemetry;
@@ -220,7 +220,7 @@ impl Run<'_> {
     }
 
     async fn compact(&self, machine: &mut Machine, plan: Compaction) -> Result<(), AgentError> {
-        let key = turn_key(machine.turns() + 1);
+        let key = compaction_key(machine.turns() + 1, machine.compactions());
         let step = self
             .ctx
             .step(COMPACT, |_| std::future::ready(Ok(plan)))

@@ -31,7 +31,8 @@ use transcript::Transcript;
 /// What the driver does next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
-    /// Make the conversation shorter: record this, then feed it to [`Machine::compacted`].
+    /// Make the conversation shorter: record this, then feed it to [`Machine::compacted`]. It may
+    /// come more than once before a call; [`Machine::compactions`] tells the times apart.
     Compact(Compaction),
     /// Call the model with [`Machine::messages`].
     CallModel(ModelCall),
@@ -111,8 +112,8 @@ pub struct Machine {
     larger: bool,
     /// The provider said the input is too long.
     must_shorten: bool,
-    /// The conversation was made shorter for the next call: a driver records that once a call.
-    has_compacted: bool,
+    /// How often the conversation was made shorter for the next call.
+    compactions: u32,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -169,7 +170,7 @@ impl Machine {
             used: Used::default(),
             larger: false,
             must_shorten: false,
-            has_compacted: false,
+            compactions: 0,
         }
     }
 
@@ -201,15 +202,8 @@ impl Machine {
         let input_tokens = self.transcript.input_tokens();
         let input_tokens_max = budget.input_tokens_max(max_output_tokens);
         if self.must_shorten || input_tokens > budget.trigger(max_output_tokens) {
-            let plan = || {
-                compaction::plan(
-                    &self.transcript,
-                    budget,
-                    max_output_tokens,
-                    self.must_shorten,
-                )
-            };
-            match (!self.has_compacted).then(plan).flatten() {
+            let (transcript, must_shorten) = (&self.transcript, self.must_shorten);
+            match compaction::plan(transcript, budget, max_output_tokens, must_shorten) {
                 Some(plan) => return Next::Compact(plan),
                 None if self.must_shorten || input_tokens > input_tokens_max => {
                     return Next::Done(End::Aborted(Abort::ContextFull { input_tokens }));
@@ -248,7 +242,7 @@ impl Machine {
         }
         self.use_up(&response.usage, counter);
         self.turns += 1;
-        self.has_compacted = false;
+        self.compactions = 0;
         let (finish, text, note) = (response.finish, response.text(), response.note.clone());
         let may_be_larger = !self.larger
             && self.rules.budget.max_output_tokens_retry > self.rules.budget.max_output_tokens;
@@ -306,7 +300,7 @@ impl Machine {
             return;
         }
         self.turns += 1;
-        self.has_compacted = false;
+        self.compactions = 0;
         if self.guard.refused_as_too_long() {
             let input_tokens = self.transcript.input_tokens();
             self.phase = Phase::Ended(End::Aborted(Abort::ContextFull { input_tokens }));
@@ -318,7 +312,7 @@ impl Machine {
     pub fn compacted(&mut self, compaction: &Compaction, counter: &dyn TokenCounter) {
         self.transcript.compact(compaction, counter);
         self.must_shorten = false;
-        self.has_compacted = true;
+        self.compactions += 1;
     }
 
     /// The calls of the turn have results, and those are recorded. A call that is given none is
@@ -419,6 +413,12 @@ impl Machine {
     /// Tool calls that were asked for.
     pub fn tool_calls(&self) -> u32 {
         self.guard.tool_calls()
+    }
+
+    /// How often the conversation was made shorter for the next model call. Each time leaves out
+    /// something that was not left out before, so it comes to an end.
+    pub fn compactions(&self) -> u32 {
+        self.compactions
     }
 
     /// What all model calls used.

@@ -34,9 +34,18 @@ pub(crate) fn tool_step(tool: &str) -> String {
     format!("tool/{tool}")
 }
 
-/// The key of a model call or of a compaction before it.
+/// The key of a model call.
 pub(crate) fn turn_key(turn: u32) -> String {
     format!("turn-{turn}")
+}
+
+/// The key of the compaction before a model call that comes after so many others. Each has its
+/// own, so what is recorded of one never stands for another.
+pub(crate) fn compaction_key(turn: u32, before: u32) -> String {
+    match before {
+        0 => turn_key(turn),
+        _ => format!("turn-{turn}-{}", before + 1),
+    }
 }
 
 /// The key of a tool call: its id, unless that is a number, which the journal keeps for itself, or

@@ -12,7 +12,7 @@ use super::{AgentLoop, Parts};
 use crate::agent_loop::machine::{Abort, Compaction, Next, Planned};
 use crate::agent_loop::message::Message;
 use crate::agent_loop::prompt::Prompt;
-use crate::agent_loop::record::{COMPACT, MODEL, ModelRecord, turn_key};
+use crate::agent_loop::record::{COMPACT, MODEL, ModelRecord, compaction_key, turn_key};
 use crate::agent_loop::tool::Class;
 use crate::journal::{Entry, Outcome, Recorded, Step};
 
@@ -79,14 +79,17 @@ impl AgentLoop {
         let mut machine = self.0.machine(prompt);
         let mut tools = Vec::new();
         let is_ended = loop {
-            let key = turn_key(machine.turns() + 1);
+            let turn = machine.turns() + 1;
             match machine.next() {
                 Next::Done(_) => break true,
-                Next::Compact(_) => match steps.value::<Compaction>(COMPACT, &key) {
-                    Some(compaction) => machine.compacted(&compaction, counter),
-                    None => break false,
-                },
-                Next::CallModel(_) => match steps.value::<ModelRecord>(MODEL, &key) {
+                Next::Compact(_) => {
+                    let key = compaction_key(turn, machine.compactions());
+                    match steps.value::<Compaction>(COMPACT, &key) {
+                        Some(compaction) => machine.compacted(&compaction, counter),
+                        None => break false,
+                    }
+                }
+                Next::CallModel(_) => match steps.value::<ModelRecord>(MODEL, &turn_key(turn)) {
                     Some(ModelRecord::Answered { response }) => {
                         machine.model_response(*response, counter);
                     }

@@ -137,10 +137,10 @@ fn the_newest_turns_are_never_made_shorter() {
     assert!(matches!(machine.next(), Next::CallModel(_)));
 }
 
-#[test]
-fn a_conversation_is_made_shorter_once_before_a_call_however_wrong_the_estimate_was() {
+/// A machine near its window whose ids are so long that naming a cleared result takes far more than
+/// it is taken for, so that one shortening does not do what it was planned to.
+fn misjudged() -> Machine {
     let mut machine = machine(small());
-    // Ids so long that naming a cleared result takes far more than it is taken for.
     for turn in 0..3 {
         let calls = (0..10).map(|n| {
             let id = format!("{turn}-{n}-{}", "x".repeat(240));
@@ -149,15 +149,38 @@ fn a_conversation_is_made_shorter_once_before_a_call_however_wrong_the_estimate_
         let planned = ask(&mut machine, calls.collect());
         give(&mut machine, &planned, ToolOutcome::Done, &"y".repeat(300));
     }
-    let Next::Compact(compaction) = machine.next() else {
-        panic!("{:?}", machine.next());
-    };
-    machine.compacted(&compaction, &COUNTER);
-    assert!(machine.input_tokens() > small().budget.trigger(1_000));
-    assert!(matches!(machine.next(), Next::CallModel(_)));
+    machine
+}
+
+#[test]
+fn a_conversation_is_made_shorter_until_it_fits_or_nothing_is_left_to_leave_out() {
+    let mut machine = misjudged();
+    let mut plans = Vec::new();
+    while let Next::Compact(compaction) = machine.next() {
+        assert_eq!(machine.compactions() as usize, plans.len());
+        assert!(!plans.contains(&compaction), "{plans:?}");
+        machine.compacted(&compaction, &COUNTER);
+        plans.push(compaction);
+    }
+    assert!(plans.len() > 1, "the first was not enough: {plans:?}");
+    assert!(machine.input_tokens() <= small().budget.trigger(1_000));
     let planned = ask(&mut machine, vec![call("z", "look", &json!({}))]);
     give(&mut machine, &planned, ToolOutcome::Done, "x");
-    assert!(matches!(machine.next(), Next::Compact(_)), "the next call");
+    assert_eq!(machine.compactions(), 0, "of the next call");
+}
+
+#[test]
+fn a_recorded_compaction_that_leaves_out_nothing_new_is_followed_by_another() {
+    let mut machine = misjudged();
+    let Next::Compact(plan) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    // What another version recorded.
+    machine.compacted(&Compaction::default(), &COUNTER);
+    let Next::Compact(again) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    assert_eq!((again, machine.compactions()), (plan, 1));
 }
 
 #[test]
