@@ -34,6 +34,7 @@ mod arguments;
 mod budget;
 #[cfg(feature = "http-model")]
 mod decoding;
+mod digest;
 mod driver;
 mod excerpt;
 mod failure;

@@ -93,6 +93,14 @@ pub use standing::Standing;
 /// }
 /// ```
 ///
+/// # Another version, another prompt
+/// A run goes on under whatever version of the agent takes it up: what its journal holds counts as
+/// it is recorded, and system text, tools, model and limits are this version's. A call that ran is
+/// told to the model as run, also where its tool has gone or wants other arguments; one that had
+/// begun and cannot be run any more has an unknown outcome; one that was refused before the model
+/// went on is not run late. The prompt is the run's: a journal of another prompt is
+/// JOURNAL_MISMATCH.
+///
 /// # Output
 /// Unless told otherwise the text of the answers goes to the caller as it comes, as pieces of the
 /// run's output (see [`super::Piece`]).
@@ -133,8 +141,8 @@ impl AgentLoop {
     /// harness, on a journal in a file; one of [`crate::testing`] on any.
     ///
     /// # Errors
-    /// The prompt has no messages; the journal cannot be written, or holds what this agent did not
-    /// write; a hook failed, which is retryable.
+    /// The prompt has no messages; the journal cannot be written, is one of another prompt, or holds
+    /// what no loop wrote; a hook failed, which is retryable.
     pub async fn run(&self, ctx: &Context, prompt: &Prompt) -> Result<Ended, AgentError> {
         if prompt.messages().is_empty() {
             return Err(AgentError::invalid_request("the prompt has no messages"));
@@ -143,6 +151,7 @@ impl AgentLoop {
         let run = Run {
             parts: &self.0,
             ctx,
+            prompt: prompt.digest(),
             span: span.clone(),
         };
         run.to_the_end(prompt).instrument(span).await
@@ -178,8 +187,14 @@ impl Agent for AgentLoop {
 struct Run<'a> {
     parts: &'a Parts,
     ctx: &'a Context,
+    /// The digest of the prompt, which tells a journal of this run from one of another.
+    prompt: String,
     span: Span,
 }
+
+/// What a caller is told whose prompt is not the one of the run.
+const OTHER_PROMPT: &str = "the journal of this run was written for another prompt: go on with the \
+     prompt the run was begun with, or begin another run, which has another run id";
 
 impl Run<'_> {
     /// The loop.
@@ -242,7 +257,10 @@ impl Run<'_> {
             .key(turn_key(call.turn))
             .read_only();
         match self.unless_cancelled(step).await {
-            Ok(Some(ModelRecord::Answered { response })) => {
+            Ok(Some(ModelRecord::Answered { response, prompt })) => {
+                if prompt != self.prompt {
+                    return Err(AgentError::journal_mismatch(OTHER_PROMPT));
+                }
                 machine.model_response(*response, &*self.parts.counter);
             }
             Ok(Some(ModelRecord::TooLong { .. })) => machine.context_exceeded(),

@@ -3,6 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::digest::fnv1a;
 use super::machine::Used;
 use super::message::Message;
 
@@ -68,6 +69,29 @@ impl Prompt {
                 })
                 .collect(),
         }
+    }
+}
+
+impl Prompt {
+    /// What tells it from other prompts, on every machine and in every version. A text is the
+    /// conversation of that one text.
+    pub(crate) fn digest(&self) -> String {
+        let sides: Vec<(Speaker, &str)> = match self {
+            Self::Text(text) => vec![(Speaker::User, text)],
+            Self::Conversation { messages } => {
+                let said = messages.iter();
+                said.map(|said| (said.from, &*said.text)).collect()
+            }
+        };
+        let bytes = sides.into_iter().flat_map(|(from, text)| {
+            let from = match from {
+                Speaker::User => b'u',
+                Speaker::Assistant => b'a',
+            };
+            let length = (text.len() as u64).to_be_bytes();
+            std::iter::once(from).chain(length).chain(text.bytes())
+        });
+        format!("{:016x}", fnv1a(bytes))
     }
 }
 

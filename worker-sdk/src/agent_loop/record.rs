@@ -64,7 +64,11 @@ pub(crate) fn call_key(call_id: &str) -> Cow<'_, str> {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum ModelRecord {
     /// A complete answer.
-    Answered { response: Box<Response> },
+    Answered {
+        response: Box<Response>,
+        /// The digest of the prompt of the run.
+        prompt: String,
+    },
     /// The provider found the input too long.
     TooLong { message: String },
 }

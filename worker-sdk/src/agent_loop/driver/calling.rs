@@ -106,8 +106,10 @@ impl Run<'_> {
     ) -> Result<ModelRecord, AgentError> {
         telemetry::response(self.ctx.run_id(), request.turn, &response);
         self.ctx.usage(self.usage(&response)).await?;
-        let response = Box::new(response);
-        Ok(ModelRecord::Answered { response })
+        Ok(ModelRecord::Answered {
+            response: Box::new(response),
+            prompt: self.prompt.clone(),
+        })
     }
 
     fn usage(&self, response: &Response) -> journal::Usage {

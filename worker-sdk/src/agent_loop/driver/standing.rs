@@ -72,7 +72,8 @@ impl Parts {
 }
 
 impl AgentLoop {
-    /// Where a run of this agent stands, from the entries of its journal.
+    /// Where a run of this agent stands, from the entries of its journal and the prompt it was
+    /// begun with.
     pub fn standing(&self, prompt: &Prompt, recorded: &[Recorded]) -> Standing {
         let steps = Steps::of(recorded);
         let counter = &*self.0.counter;
@@ -90,7 +91,7 @@ impl AgentLoop {
                     }
                 }
                 Next::CallModel(_) => match steps.value::<ModelRecord>(MODEL, &turn_key(turn)) {
-                    Some(ModelRecord::Answered { response }) => {
+                    Some(ModelRecord::Answered { response, .. }) => {
                         machine.model_response(*response, counter);
                     }
                     Some(ModelRecord::TooLong { .. }) => machine.context_exceeded(),

@@ -1,4 +1,4 @@
-//! A run that is taken up by another version of its agent, with other tools.
+//! A run that is taken up by another version of its agent, with other tools, or with another prompt.
 
 use serde_json::Value;
 
@@ -193,5 +193,50 @@ async fn no_tool_is_begun_once_one_has_ended_the_run() {
         let again = attempt(&build(), &journal, 2, usize::MAX).await;
         assert_eq!(again, Some(ended));
         assert_eq!(ran.load(Ordering::SeqCst), shared);
+    }
+}
+
+/// A run of this prompt on a journal, by an agent with this system text.
+async fn run_of(journal: &Memory, system: &str, prompt: &Prompt) -> Result<Ended, AgentError> {
+    let model = ScriptedModel::by(|request| match &*request.messages[0] {
+        Message::User { text } => Some(Line::text(format!("did: {text}"))),
+        Message::Assistant(_) | Message::Tools { .. } => None,
+    });
+    let agent = AgentLoop::builder(model).system(system).build();
+    let (ctx, _) = testing::context().journal(journal.clone()).build();
+    agent.expect("an agent").run(&ctx, prompt).await
+}
+
+#[tokio::test]
+async fn a_journal_of_another_prompt_is_a_mismatch_and_one_of_another_system_text_is_not() {
+    let said = |from, text: &str| crate::agent_loop::Said {
+        from,
+        text: text.to_owned(),
+    };
+    use crate::agent_loop::Speaker::{Assistant, User};
+    let talk = |messages| Prompt::Conversation { messages };
+    let teas = Prompt::from("Buy two teas.");
+    let journal = Memory::new();
+    let first = run_of(&journal, "You buy.", &teas).await.expect("a run");
+    for other in [
+        Prompt::from("Buy ten coffees."),
+        talk(vec![said(User, "Buy two teas."), said(User, "")]),
+        talk(vec![said(Assistant, "Buy two teas."), said(User, "Do.")]),
+        talk(vec![said(User, "Buy two"), said(User, " teas.")]),
+    ] {
+        let error = run_of(&journal, "You buy.", &other).await;
+        let error = error.expect_err("another prompt");
+        let (message, parts) = (error.message().to_owned(), error.into_parts());
+        assert_eq!(parts.code, crate::agent::ErrorCode::JournalMismatch);
+        assert!(
+            !parts.retryable && message.contains("another run id"),
+            "{message}"
+        );
+    }
+    // What is the same, and what a deployment may change.
+    let same = talk(vec![said(User, "Buy two teas.")]);
+    for (system, prompt) in [("You buy.", &teas), ("You buy.", &same), ("Buy!", &teas)] {
+        let again = run_of(&journal, system, prompt).await.expect("a run");
+        assert_eq!(again, first);
     }
 }
