@@ -123,7 +123,8 @@ enum Phase {
     Ended(End),
 }
 
-/// What all model calls of a run used.
+/// What all model calls of a run used: what the provider said, and where it said nothing what was
+/// estimated. Calls that failed, or whose answer was lost with a worker, are not in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// Tokens read, cached ones included.
@@ -240,7 +241,7 @@ impl Machine {
         if !matches!(self.phase, Phase::Ready) {
             return;
         }
-        self.use_up(&response.usage, counter);
+        self.use_up(&response, counter);
         self.turns += 1;
         self.compactions = 0;
         let (finish, text, note) = (response.finish, response.text(), response.note.clone());
@@ -283,12 +284,21 @@ impl Machine {
         Phase::Ready
     }
 
-    fn use_up(&mut self, usage: &Usage, counter: &dyn TokenCounter) {
-        let input = usage.input_tokens.unwrap_or(0);
+    fn use_up(&mut self, response: &Response, counter: &dyn TokenCounter) {
+        let told = &response.usage;
+        let input = told.input_tokens;
+        let said = || counter.message(&Message::Assistant(response.said()));
+        // A provider that says nothing must not make the limits reach nothing.
+        let usage = Usage {
+            input_tokens: Some(input.unwrap_or_else(|| self.input_tokens())),
+            cached_tokens: told.cached_tokens,
+            output_tokens: Some(told.output_tokens.unwrap_or_else(said)),
+            ..Usage::default()
+        };
         let prices = self.rules.prices.as_ref();
-        let cost = prices.map_or(0, |prices| prices.cost_micros(usage));
-        self.used = self.used.and(usage, cost);
-        if !counter.is_exact() && input > 0 {
+        let cost = prices.map_or(0, |prices| prices.cost_micros(&usage));
+        self.used = self.used.and(&usage, cost);
+        if let Some(input) = input.filter(|tokens| *tokens > 0 && !counter.is_exact()) {
             self.transcript.calibrate(input);
         }
     }

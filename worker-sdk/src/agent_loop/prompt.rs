@@ -116,9 +116,9 @@ pub struct Answer {
     pub turns: u32,
     /// Tool calls it took.
     pub tool_calls: u32,
-    /// Tokens read, cached ones included.
+    /// Tokens read, cached ones included; estimated where the provider does not say.
     pub input_tokens: u64,
-    /// Tokens written, thinking included.
+    /// Tokens written, thinking included; estimated where the provider does not say.
     pub output_tokens: u64,
 }
 

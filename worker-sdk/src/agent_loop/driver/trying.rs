@@ -58,7 +58,8 @@ impl Run<'_> {
             let least = retry_after(&tried);
             let wait = backoff.next_wait(least);
             let may_again = may_run_again(tool, &tried) && tries <= tool.max_retries;
-            if !may_again || wait >= self.ctx.time_left() {
+            let is_too_long = least.is_some_and(|least| least > ToolError::RETRY_AFTER_MAX);
+            if !may_again || is_too_long || wait >= self.ctx.time_left() {
                 return Ok(self.record(tool, tried, tries));
             }
             tokio::time::sleep(wait).await;

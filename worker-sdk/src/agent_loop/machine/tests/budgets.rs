@@ -195,3 +195,58 @@ fn thinking_and_answer_are_kept_free_and_a_window_may_have_any_size() {
         assert_eq!(call.input_tokens_max, input);
     }
 }
+
+#[test]
+fn limits_are_reached_also_where_a_provider_does_not_say_what_it_used() {
+    let tokens = |usage: Usage, limits: Limits| {
+        let mut rules = Rules { limits, ..small() };
+        rules.prices = Some(Prices {
+            input_micros: 1_000_000,
+            cached_micros: 0,
+            output_micros: 0,
+            currency: "EUR".to_owned(),
+        });
+        let mut machine = machine(rules);
+        for turn in 0.. {
+            let Next::CallModel(_) = machine.next() else {
+                break;
+            };
+            assert!(turn < 40, "{:?}", machine.used());
+            let call = call("", "look", &json!({"turn": turn}));
+            let mut response = answer(Finish::ToolCalls, vec![call]);
+            response.usage = usage.clone();
+            machine.model_response(response, &COUNTER);
+            let Next::RunTools(planned) = machine.next() else {
+                panic!("{:?}", machine.next());
+            };
+            give(&mut machine, &planned, ToolOutcome::Done, "x");
+        }
+        (end(&machine), machine.used())
+    };
+    let of_tokens = Limits {
+        total_tokens: Some(500),
+        ..Limits::default()
+    };
+    let (end, used) = tokens(Usage::default(), of_tokens.clone());
+    assert!(
+        matches!(end, End::Aborted(Abort::Tokens(500..800))),
+        "{end:?}"
+    );
+    assert!(used.input_tokens > used.output_tokens && used.output_tokens > 0);
+    let of_cost = Limits {
+        cost_micros: Some(500),
+        ..Limits::default()
+    };
+    let (end, used) = tokens(Usage::default(), of_cost);
+    assert!(
+        matches!(end, End::Aborted(Abort::Cost(500..800))),
+        "{end:?}"
+    );
+    assert_eq!(used.cost_micros, used.input_tokens);
+    // What the provider does say counts.
+    let free = Usage {
+        input_tokens: Some(0),
+        ..Usage::default()
+    };
+    assert_eq!(tokens(free, of_tokens).1.input_tokens, 0);
+}
