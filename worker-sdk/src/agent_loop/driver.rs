@@ -141,12 +141,10 @@ impl AgentLoop {
     /// harness, on a journal in a file; one of [`crate::testing`] on any.
     ///
     /// # Errors
-    /// The prompt has no messages; the journal cannot be written, is one of another prompt, or holds
+    /// The prompt asks nothing; the journal cannot be written, is one of another prompt, or holds
     /// what no loop wrote; a hook failed, which is retryable.
     pub async fn run(&self, ctx: &Context, prompt: &Prompt) -> Result<Ended, AgentError> {
-        if prompt.messages().is_empty() {
-            return Err(AgentError::invalid_request("the prompt has no messages"));
-        }
+        prompt.check().map_err(AgentError::invalid_request)?;
         let span = self.0.span(ctx);
         let run = Run {
             parts: &self.0,

@@ -218,9 +218,10 @@ impl AgentLoopBuilder {
     ///
     /// # Errors
     /// A tool cannot be registered: its name stands twice or is none, its schema is none, its check
-    /// is missing.
+    /// is missing; or the tool the model must call is none of them.
     pub fn build(self) -> Result<AgentLoop, ToolboxError> {
         let toolbox = Toolbox::new(self.tools)?;
+        toolbox.allows(&self.tool_choice)?;
         let shown = toolbox.specs().iter().map(|spec| {
             let schema = self.counter.text(&spec.parameters.to_string());
             schema + self.counter.text(&spec.name) + self.counter.text(&spec.description)

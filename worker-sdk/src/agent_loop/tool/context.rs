@@ -61,8 +61,7 @@ impl ToolContext {
     }
 
     /// The context of the run: for output, progress, log lines and asking other agents. The tool is
-    /// a step itself, so a [`Context::step`] in it has a key, of the tool's
-    /// own, such as one made of [`ToolContext::call_id`].
+    /// a step itself, so a [`Context::step`] in it needs a key, such as [`ToolContext::call_id`].
     pub fn run(&self) -> &Context {
         &self.ctx
     }

@@ -220,7 +220,7 @@ async fn a_journal_of_another_prompt_is_a_mismatch_and_one_of_another_system_tex
     let first = run_of(&journal, "You buy.", &teas).await.expect("a run");
     for other in [
         Prompt::from("Buy ten coffees."),
-        talk(vec![said(User, "Buy two teas."), said(User, "")]),
+        talk(vec![said(User, "Buy two teas."), said(User, "Now.")]),
         talk(vec![said(Assistant, "Buy two teas."), said(User, "Do.")]),
         talk(vec![said(User, "Buy two"), said(User, " teas.")]),
     ] {
