@@ -7,6 +7,7 @@ mod crashing;
 mod hooks;
 mod setting;
 mod sizes;
+mod streaming;
 mod telling;
 mod tools;
 
