@@ -137,8 +137,26 @@ impl AgentLoop {
         AgentLoopBuilder::new(Arc::new(model))
     }
 
-    /// Runs to its end, whatever that is. The context of a `journal::Attempt` runs it without a
-    /// harness, on a journal in a file; one of [`crate::testing`] on any.
+    /// Runs to its end, whatever that is, and reports how it came to it. The context of an attempt on
+    /// a file runs it without a harness (see [*Alone*](super#alone)); one of [`crate::testing`] on
+    /// any journal, or on none:
+    ///
+    /// ```
+    /// use worker_sdk::agent_loop::{AgentLoop, Line, ScriptedModel};
+    /// use worker_sdk::testing;
+    ///
+    /// #[tokio::main(flavor = "current_thread")]
+    /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let agent = AgentLoop::builder(ScriptedModel::new([Line::text("Paris.")])).build()?;
+    ///     let (ctx, _) = testing::context().build();
+    ///     let ended = agent.run(&ctx, &"What is the capital of France?".into()).await?;
+    ///     assert_eq!(ended.turns, 1);
+    ///     assert_eq!(ended.into_answer()?.text, "Paris.");
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// Nobody but who runs it stops it at the deadline of such a context.
     ///
     /// # Errors
     /// The prompt asks nothing; the journal cannot be written, is one of another prompt, or holds

@@ -195,7 +195,10 @@ impl AgentLoopBuilder {
         self
     }
 
-    /// A value that is hidden wherever it would be logged, such as a key a tool uses.
+    /// A value that is hidden in log lines, and in what a tool's error or a hook tells the model,
+    /// such as a key a tool uses. The result of a tool that succeeds goes to the model and into the
+    /// journal as it is, and a panic prints what it likes. A value under 4 bytes is not hidden: it
+    /// would take half of every text with it.
     pub fn secret(mut self, value: &str) -> Self {
         self.redactor.register(value);
         self
