@@ -81,7 +81,7 @@ impl ToolError {
         Self::of(ToolFailure::Permanent, text)
     }
 
-    /// The run cannot go on.
+    /// The run cannot go on: no other call is begun, and what runs beside it comes to its end.
     pub fn fatal(text: impl Into<String>) -> Self {
         Self::of(ToolFailure::Fatal, text)
     }

@@ -168,3 +168,14 @@ async fn a_step_that_cannot_be_asked_for_in_a_tool_is_told_at_once() {
     assert!(results(&ended)[0].text.contains("give this one a key"));
     assert_eq!(count.load(Ordering::SeqCst), 1);
 }
+
+#[test]
+fn an_agent_whose_model_must_call_a_tool_there_is_not_is_not_built() {
+    use crate::agent_loop::{ToolChoice, ToolboxError};
+    let built = AgentLoop::builder(ScriptedModel::new([]))
+        .tool(tool("look", |_, n| std::future::ready(Ok(n.to_string()))))
+        .tool_choice(ToolChoice::Tool("lock".to_owned()))
+        .build();
+    let none = ToolboxError::NoSuchTool(Some("lock".to_owned()));
+    assert_eq!(built.map(drop), Err(none));
+}
