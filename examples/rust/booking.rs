@@ -137,8 +137,7 @@ async fn book(folder: &Path, ask: bool, die_in: Option<String>) -> Result<String
         agent = agent.before_tool(approve);
     }
     let agent = agent.build()?;
-    let answer = attempt.run(&agent, "Book a room in Rome.".into()).await;
-    let answer = answer.map_err(|error| error.message().to_owned())?;
+    let answer = attempt.run(&agent, "Book a room in Rome.".into()).await?;
     Ok(answer.text)
 }
 

@@ -6,6 +6,7 @@
 
 mod blocking;
 mod error;
+mod standard;
 
 use std::future::Future;
 use std::marker::PhantomData;

@@ -19,9 +19,40 @@
 //!
 //! Begin with [`AgentLoop`], whose example is a whole agent, then [`Tool`].
 //!
+//! # Alone
+//! With no harness an agent runs on a journal in a file (feature `local-journal`). When the process
+//! dies, [`Local::attempt`](crate::journal::Local::attempt) under the same run id goes on with the
+//! run, in any other process that has the file:
+//!
+#![cfg_attr(feature = "local-journal", doc = "```")]
+#![cfg_attr(not(feature = "local-journal"), doc = "```ignore")]
+//! use worker_sdk::agent_loop::{AgentLoop, End, Line, ScriptedModel};
+//! use worker_sdk::journal::Local;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let path = folder.path().join("journal.db");
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let agent = AgentLoop::builder(ScriptedModel::new([Line::text("Paris.")])).build()?;
+//! let file = Local::open(&path)?;
+//! let attempt = file.begin();
+//! let run_id = attempt.run_id();
+//! let answer = attempt.run(&agent, "What is the capital of France?".into()).await?;
+//! assert_eq!(answer.text, "Paris.");
+//!
+//! // With the whole report, in the next attempt; the model is not called again.
+//! let ctx = file.attempt(&run_id)?.context();
+//! let ended = agent.run(&ctx, &"What is the capital of France?".into()).await?;
+//! assert!(matches!(ended.end, End::Answered { .. }));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })
+//! # }
+//! ```
+//!
 //! # Features
 //! `agent-loop` has all of this with [`ScriptedModel`]; `anthropic` and `openai` add a provider each
-//! and an HTTP client. A worker without them builds none of it.
+//! and an HTTP client, `local-journal` the journal in a file. A worker without them builds none of
+//! it.
 //!
 //! # How it is cut
 //! [`Machine`] decides and is pure: no tool, no model, no clock. [`AgentLoop`] does what it says, each
@@ -34,6 +65,7 @@ mod arguments;
 mod budget;
 #[cfg(feature = "http-model")]
 mod decoding;
+mod digest;
 mod driver;
 mod excerpt;
 mod failure;

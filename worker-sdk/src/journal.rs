@@ -19,8 +19,6 @@ use crate::error::Error;
 
 pub(crate) use entry::Outcome;
 pub use entry::{Entry, Recorded, Step, Usage};
-#[cfg(feature = "agent-loop")]
-pub(crate) use ledger::StepState;
 pub(crate) use ledger::{Asked, Effect, Id, Ledger};
 #[cfg(feature = "local-journal")]
 pub use local::{Attempt, Local};

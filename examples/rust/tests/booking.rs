@@ -1,15 +1,21 @@
-//! The walk-through of `booking`: it dies in each of its tools and is started again.
+//! The walk-through of `booking`, as the README tells it: it dies in each of its tools and is
+//! started again; it is killed while a person is asked.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
-/// Books with a person at the terminal who says this.
-fn asked(folder: &Path, answer: &str) -> Output {
+/// Books with a person at the terminal, who has said nothing yet.
+fn asking(folder: &Path) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_booking"));
     command.arg(folder).arg("--ask").stdin(Stdio::piped());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().expect("it starts");
+    command.spawn().expect("it starts")
+}
+
+/// Books with a person at the terminal who says this.
+fn asked(folder: &Path, answer: &str) -> Output {
+    let mut child = asking(folder);
     let mut stdin = child.stdin.take().expect("its input");
     // One that asks nobody may have ended before.
     let _ = stdin.write_all(answer.as_bytes());
@@ -37,6 +43,67 @@ fn a_person_decides_once_whether_the_card_is_charged() {
         let charged = world.lines().filter(|line| line.starts_with("charge"));
         assert_eq!(charged.count(), charges, "{answer:?}: {world}");
     }
+}
+
+fn world(folder: &Path) -> Vec<String> {
+    let world = std::fs::read_to_string(folder.join("world.txt")).expect("a world");
+    world.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn a_process_that_is_killed_while_a_person_is_asked_has_charged_nothing_and_the_next_asks_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut killed = asking(folder.path());
+    let mut stderr = killed.stderr.take().expect("its errors");
+    let mut question = String::new();
+    // It is asked, and nobody answers.
+    while !question.contains("Charge the card") {
+        let mut byte = [0];
+        assert_eq!(stderr.read(&mut byte).expect("it is read"), 1, "{question}");
+        question.push(char::from(byte[0]));
+    }
+    killed.kill().expect("it is killed");
+    assert!(!killed.wait().expect("it ended").success());
+    let tools = |world: &[String]| {
+        let tools = world.iter().map(|line| line.split(' ').next());
+        let tools: Vec<String> = tools.flatten().map(str::to_owned).collect();
+        tools
+    };
+    assert_eq!(tools(&world(folder.path())), ["look", "reserve"]);
+    let resumed = asked(folder.path(), "yes\n");
+    let said = String::from_utf8_lossy(&resumed.stdout);
+    assert_eq!(said.trim(), "Booked: mailed the ticket to Rome.");
+    assert!(String::from_utf8_lossy(&resumed.stderr).contains("Charge the card"));
+    let world = world(folder.path());
+    assert_eq!(tools(&world), ["look", "reserve", "charge", "mail"]);
+}
+
+#[test]
+fn the_walk_through_of_the_readme_is_what_happens() {
+    let readme = include_str!("../README.md");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut ran = 0;
+    for line in readme.lines() {
+        let Some(line) = line.strip_prefix("cargo run --bin booking -- trip-1") else {
+            continue;
+        };
+        let (arguments, told) = line.split_once('#').expect("what happens");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_booking"));
+        command
+            .arg(folder.path())
+            .args(arguments.split_whitespace());
+        let output = command.output().expect("it starts");
+        assert_eq!(output.status.success(), !told.contains("dies"), "{line}");
+        ran += 1;
+    }
+    assert_eq!(ran, 2, "it dies, and goes on");
+    assert!(readme.contains("# look, reserve and charge, once each"));
+    let world = world(folder.path());
+    let tools: Vec<&str> = world
+        .iter()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(tools, ["look", "reserve", "charge"]);
 }
 
 fn booking(folder: &Path, die_in: Option<&str>) -> Output {

@@ -24,7 +24,8 @@ const CAUSES: usize = 8;
 /// What an agent answers when it has no reply.
 ///
 /// `?` turns every standard error into one, with its chain of causes. It does not implement
-/// `std::error::Error` itself, which is what makes that possible.
+/// `std::error::Error` itself, which is what makes that possible; `?` turns it into a
+/// `Box<dyn Error>`, with its causes.
 ///
 /// ```
 /// use std::time::Duration;

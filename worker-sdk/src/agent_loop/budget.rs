@@ -25,9 +25,10 @@ pub struct Limits {
     pub pauses: u32,
     /// Answers in a row that a provider could not read a call in. Default 3.
     pub malformed: u32,
-    /// Tokens of all calls, input and output. Default none.
+    /// Tokens of all calls, input and output; of a call whose provider does not say, what was
+    /// estimated. Default none.
     pub total_tokens: Option<u64>,
-    /// Cost of all calls, in millionths. Default none; needs [`Prices`].
+    /// Cost of all calls, in millionths, of the same tokens. Default none; needs [`Prices`].
     pub cost_micros: Option<u64>,
 }
 

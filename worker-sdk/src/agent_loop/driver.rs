@@ -8,6 +8,7 @@ mod batch;
 mod builder;
 mod calling;
 mod deciding;
+mod known;
 mod report;
 mod standing;
 mod trying;
@@ -25,7 +26,7 @@ use super::hook::Hook;
 use super::machine::{Abort, Compaction, End, Machine, ModelCall, Next, Rules};
 use super::model::AnyModel;
 use super::prompt::{Answer, Prompt};
-use super::record::{COMPACT, ModelRecord, turn_key};
+use super::record::{COMPACT, ModelRecord, compaction_key, turn_key};
 use super::redact::Redactor;
 use super::request::ToolChoice;
 use super::telemetry;
@@ -92,6 +93,14 @@ pub use standing::Standing;
 /// }
 /// ```
 ///
+/// # Another version, another prompt
+/// A run goes on under whatever version of the agent takes it up: what its journal holds counts as
+/// it is recorded, and system text, tools, model and limits are this version's. A call that ran is
+/// told to the model as run, also where its tool has gone or wants other arguments; one that had
+/// begun and cannot be run any more has an unknown outcome; one that was refused before the model
+/// went on is not run late. The prompt is the run's: a journal of another prompt is
+/// JOURNAL_MISMATCH.
+///
 /// # Output
 /// Unless told otherwise the text of the answers goes to the caller as it comes, as pieces of the
 /// run's output (see [`super::Piece`]).
@@ -128,20 +137,37 @@ impl AgentLoop {
         AgentLoopBuilder::new(Arc::new(model))
     }
 
-    /// Runs to its end, whatever that is. The context of a `journal::Attempt` runs it without a
-    /// harness, on a journal in a file; one of [`crate::testing`] on any.
+    /// Runs to its end, whatever that is, and reports how it came to it. The context of an attempt on
+    /// a file runs it without a harness (see [*Alone*](super#alone)); one of [`crate::testing`] on
+    /// any journal, or on none:
+    ///
+    /// ```
+    /// use worker_sdk::agent_loop::{AgentLoop, Line, ScriptedModel};
+    /// use worker_sdk::testing;
+    ///
+    /// #[tokio::main(flavor = "current_thread")]
+    /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let agent = AgentLoop::builder(ScriptedModel::new([Line::text("Paris.")])).build()?;
+    ///     let (ctx, _) = testing::context().build();
+    ///     let ended = agent.run(&ctx, &"What is the capital of France?".into()).await?;
+    ///     assert_eq!(ended.turns, 1);
+    ///     assert_eq!(ended.into_answer()?.text, "Paris.");
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// Nobody but who runs it stops it at the deadline of such a context.
     ///
     /// # Errors
-    /// The prompt has no messages; the journal cannot be written, or holds what this agent did not
-    /// write; a hook failed, which is retryable.
+    /// The prompt asks nothing; the journal cannot be written, is one of another prompt, or holds
+    /// what no loop wrote; a hook failed, which is retryable.
     pub async fn run(&self, ctx: &Context, prompt: &Prompt) -> Result<Ended, AgentError> {
-        if prompt.messages().is_empty() {
-            return Err(AgentError::invalid_request("the prompt has no messages"));
-        }
+        prompt.check().map_err(AgentError::invalid_request)?;
         let span = self.0.span(ctx);
         let run = Run {
             parts: &self.0,
             ctx,
+            prompt: prompt.digest(),
             span: span.clone(),
         };
         run.to_the_end(prompt).instrument(span).await
@@ -177,8 +203,14 @@ impl Agent for AgentLoop {
 struct Run<'a> {
     parts: &'a Parts,
     ctx: &'a Context,
+    /// The digest of the prompt, which tells a journal of this run from one of another.
+    prompt: String,
     span: Span,
 }
+
+/// What a caller is told whose prompt is not the one of the run.
+const OTHER_PROMPT: &str = "the journal of this run was written for another prompt: go on with the \
+     prompt the run was begun with, or begin another run, which has another run id";
 
 impl Run<'_> {
     /// The loop.
@@ -195,7 +227,7 @@ impl Run<'_> {
                 Next::Compact(plan) => self.compact(&mut machine, plan).await?,
                 Next::CallModel(call) => self.call_model(&mut machine, &call).await?,
                 Next::RunTools(planned) => {
-                    let batch = self.run_tools(planned).await?;
+                    let batch = self.run_tools(machine.turns(), planned).await?;
                     tools.extend(batch.reports);
                     match batch.abort {
                         Some(abort) => machine.abort(abort, &batch.results, &*self.parts.counter),
@@ -219,7 +251,7 @@ impl Run<'_> {
     }
 
     async fn compact(&self, machine: &mut Machine, plan: Compaction) -> Result<(), AgentError> {
-        let key = turn_key(machine.turns() + 1);
+        let key = compaction_key(machine.turns() + 1, machine.compactions());
         let step = self
             .ctx
             .step(COMPACT, |_| std::future::ready(Ok(plan)))
@@ -241,7 +273,10 @@ impl Run<'_> {
             .key(turn_key(call.turn))
             .read_only();
         match self.unless_cancelled(step).await {
-            Ok(Some(ModelRecord::Answered { response })) => {
+            Ok(Some(ModelRecord::Answered { response, prompt })) => {
+                if prompt != self.prompt {
+                    return Err(AgentError::journal_mismatch(OTHER_PROMPT));
+                }
                 machine.model_response(*response, &*self.parts.counter);
             }
             Ok(Some(ModelRecord::TooLong { .. })) => machine.context_exceeded(),

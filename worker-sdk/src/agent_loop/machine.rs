@@ -31,7 +31,8 @@ use transcript::Transcript;
 /// What the driver does next.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Next {
-    /// Make the conversation shorter: record this, then feed it to [`Machine::compacted`].
+    /// Make the conversation shorter: record this, then feed it to [`Machine::compacted`]. It may
+    /// come more than once before a call; [`Machine::compactions`] tells the times apart.
     Compact(Compaction),
     /// Call the model with [`Machine::messages`].
     CallModel(ModelCall),
@@ -111,8 +112,8 @@ pub struct Machine {
     larger: bool,
     /// The provider said the input is too long.
     must_shorten: bool,
-    /// The conversation was made shorter for the next call: a driver records that once a call.
-    has_compacted: bool,
+    /// How often the conversation was made shorter for the next call.
+    compactions: u32,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -122,7 +123,8 @@ enum Phase {
     Ended(End),
 }
 
-/// What all model calls of a run used.
+/// What all model calls of a run used: what the provider said, and where it said nothing what was
+/// estimated. Calls that failed, or whose answer was lost with a worker, are not in it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// Tokens read, cached ones included.
@@ -169,7 +171,7 @@ impl Machine {
             used: Used::default(),
             larger: false,
             must_shorten: false,
-            has_compacted: false,
+            compactions: 0,
         }
     }
 
@@ -201,15 +203,8 @@ impl Machine {
         let input_tokens = self.transcript.input_tokens();
         let input_tokens_max = budget.input_tokens_max(max_output_tokens);
         if self.must_shorten || input_tokens > budget.trigger(max_output_tokens) {
-            let plan = || {
-                compaction::plan(
-                    &self.transcript,
-                    budget,
-                    max_output_tokens,
-                    self.must_shorten,
-                )
-            };
-            match (!self.has_compacted).then(plan).flatten() {
+            let (transcript, must_shorten) = (&self.transcript, self.must_shorten);
+            match compaction::plan(transcript, budget, max_output_tokens, must_shorten) {
                 Some(plan) => return Next::Compact(plan),
                 None if self.must_shorten || input_tokens > input_tokens_max => {
                     return Next::Done(End::Aborted(Abort::ContextFull { input_tokens }));
@@ -246,9 +241,9 @@ impl Machine {
         if !matches!(self.phase, Phase::Ready) {
             return;
         }
-        self.use_up(&response.usage, counter);
+        self.use_up(&response, counter);
         self.turns += 1;
-        self.has_compacted = false;
+        self.compactions = 0;
         let (finish, text, note) = (response.finish, response.text(), response.note.clone());
         let may_be_larger = !self.larger
             && self.rules.budget.max_output_tokens_retry > self.rules.budget.max_output_tokens;
@@ -289,12 +284,21 @@ impl Machine {
         Phase::Ready
     }
 
-    fn use_up(&mut self, usage: &Usage, counter: &dyn TokenCounter) {
-        let input = usage.input_tokens.unwrap_or(0);
+    fn use_up(&mut self, response: &Response, counter: &dyn TokenCounter) {
+        let told = &response.usage;
+        let input = told.input_tokens;
+        let said = || counter.message(&Message::Assistant(response.said()));
+        // A provider that says nothing must not make the limits reach nothing.
+        let usage = Usage {
+            input_tokens: Some(input.unwrap_or_else(|| self.input_tokens())),
+            cached_tokens: told.cached_tokens,
+            output_tokens: Some(told.output_tokens.unwrap_or_else(said)),
+            ..Usage::default()
+        };
         let prices = self.rules.prices.as_ref();
-        let cost = prices.map_or(0, |prices| prices.cost_micros(usage));
-        self.used = self.used.and(usage, cost);
-        if !counter.is_exact() && input > 0 {
+        let cost = prices.map_or(0, |prices| prices.cost_micros(&usage));
+        self.used = self.used.and(&usage, cost);
+        if let Some(input) = input.filter(|tokens| *tokens > 0 && !counter.is_exact()) {
             self.transcript.calibrate(input);
         }
     }
@@ -306,7 +310,7 @@ impl Machine {
             return;
         }
         self.turns += 1;
-        self.has_compacted = false;
+        self.compactions = 0;
         if self.guard.refused_as_too_long() {
             let input_tokens = self.transcript.input_tokens();
             self.phase = Phase::Ended(End::Aborted(Abort::ContextFull { input_tokens }));
@@ -318,7 +322,7 @@ impl Machine {
     pub fn compacted(&mut self, compaction: &Compaction, counter: &dyn TokenCounter) {
         self.transcript.compact(compaction, counter);
         self.must_shorten = false;
-        self.has_compacted = true;
+        self.compactions += 1;
     }
 
     /// The calls of the turn have results, and those are recorded. A call that is given none is
@@ -419,6 +423,12 @@ impl Machine {
     /// Tool calls that were asked for.
     pub fn tool_calls(&self) -> u32 {
         self.guard.tool_calls()
+    }
+
+    /// How often the conversation was made shorter for the next model call. Each time leaves out
+    /// something that was not left out before, so it comes to an end.
+    pub fn compactions(&self) -> u32 {
+        self.compactions
     }
 
     /// What all model calls used.

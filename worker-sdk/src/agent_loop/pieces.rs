@@ -1,9 +1,12 @@
 //! Where the pieces of an answer go while it comes.
 //!
-//! Owns the way to the caller and the knowledge that something went it: an answer of which a piece
-//! was passed on is not asked for a second time.
+//! Owns the way to the caller, what waits on it, and the knowledge that something went it: an answer
+//! of which a piece was passed on is not asked for a second time.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
 
 use super::excerpt::head;
 use super::failure::ModelError;
@@ -31,11 +34,89 @@ fn text_bytes_max(entry_bytes_max: u64) -> usize {
     (entry.saturating_sub(ENVELOPE_BYTES) / ESCAPED).max(4)
 }
 
-/// The way of an answer's pieces to the caller.
+/// The way of an answer's text to the caller. What comes while a piece is on its way is the next
+/// piece, so a journal that is slow to write has few, and one that is not has each at once.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    lying: Mutex<Lying>,
+    bytes_max: usize,
+    come: Notify,
+    gone: Notify,
+}
+
+/// Text that waits for the piece before it.
+#[derive(Debug, Default)]
+struct Lying {
+    text: String,
+    is_over: bool,
+}
+
+impl Outgoing {
+    fn new(entry_bytes_max: u64) -> Self {
+        Self {
+            lying: Mutex::default(),
+            bytes_max: text_bytes_max(entry_bytes_max),
+            come: Notify::new(),
+            gone: Notify::new(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Lying> {
+        self.lying.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts text down, in as many parts as there is room for.
+    async fn put(&self, text: &str) {
+        let mut rest = self.put_some(text);
+        while !rest.is_empty() {
+            self.gone.notified().await;
+            rest = self.put_some(rest);
+        }
+    }
+
+    /// Puts down what there is room for, and gives what is left.
+    fn put_some<'t>(&self, text: &'t str) -> &'t str {
+        let mut lying = self.lock();
+        let room = self.bytes_max.saturating_sub(lying.text.len());
+        let (part, rest) = text.split_at(head(text, room).len());
+        lying.text.push_str(part);
+        self.come.notify_one();
+        rest
+    }
+
+    /// Nothing more is put down.
+    pub(crate) fn end(&self) {
+        self.lock().is_over = true;
+        self.come.notify_one();
+    }
+
+    /// Passes on what comes until the end.
+    ///
+    /// # Errors
+    /// The run is to stop, or the caller takes no such piece.
+    pub(crate) async fn pass_on(&self, ctx: &Context, turn: u32) -> Result<(), ModelError> {
+        loop {
+            let (text, is_over) = {
+                let mut lying = self.lock();
+                (std::mem::take(&mut lying.text), lying.is_over)
+            };
+            if !text.is_empty() {
+                self.gone.notify_one();
+                let piece = Piece::Text { turn, text };
+                ctx.output(piece).await.map_err(ModelError::not_taken)?;
+            } else if is_over {
+                return Ok(());
+            } else {
+                self.come.notified().await;
+            }
+        }
+    }
+}
+
+/// Where a model puts the pieces of its answer while it comes.
 #[derive(Debug, Default)]
 pub struct Pieces {
-    caller: Option<Context>,
-    turn: u32,
+    outgoing: Option<Arc<Outgoing>>,
     passed: bool,
 }
 
@@ -45,34 +126,26 @@ impl Pieces {
         Self::default()
     }
 
-    pub(crate) fn to_caller(ctx: &Context, turn: u32) -> Self {
-        Self {
-            caller: Some(ctx.clone()),
-            turn,
+    /// Pieces that go out as entries of at most so many bytes, and their way.
+    pub(crate) fn outgoing(entry_bytes_max: u64) -> (Self, Arc<Outgoing>) {
+        let outgoing = Arc::new(Outgoing::new(entry_bytes_max));
+        let pieces = Self {
+            outgoing: Some(Arc::clone(&outgoing)),
             passed: false,
-        }
+        };
+        (pieces, outgoing)
     }
 
-    /// Passes text on, in as many pieces as the harness's limit of an entry asks for. Waits while
-    /// the caller is behind.
+    /// Passes text on, in as many pieces as the harness's limit of an entry asks for; what comes
+    /// while the caller is behind is joined. Waits while much is.
     ///
     /// # Errors
-    /// The run is to stop, or the caller takes no such piece.
+    /// None of its own: when the run is to stop, or the caller takes no such piece, the whole call
+    /// is dropped.
     pub async fn text(&mut self, text: &str) -> Result<(), ModelError> {
-        let Some(ctx) = self.caller.as_ref().filter(|_| !text.is_empty()) else {
-            return Ok(());
-        };
-        self.passed = true;
-        let most = text_bytes_max(ctx.entry_bytes_max());
-        let mut rest = text;
-        while !rest.is_empty() {
-            let (next, behind) = rest.split_at(head(rest, most).len());
-            let piece = Piece::Text {
-                turn: self.turn,
-                text: next.to_owned(),
-            };
-            ctx.output(piece).await.map_err(ModelError::not_taken)?;
-            rest = behind;
+        if let Some(outgoing) = self.outgoing.as_ref().filter(|_| !text.is_empty()) {
+            self.passed = true;
+            outgoing.put(text).await;
         }
         Ok(())
     }

@@ -34,9 +34,18 @@ pub(crate) fn tool_step(tool: &str) -> String {
     format!("tool/{tool}")
 }
 
-/// The key of a model call or of a compaction before it.
+/// The key of a model call.
 pub(crate) fn turn_key(turn: u32) -> String {
     format!("turn-{turn}")
+}
+
+/// The key of the compaction before a model call that comes after so many others. Each has its
+/// own, so what is recorded of one never stands for another.
+pub(crate) fn compaction_key(turn: u32, before: u32) -> String {
+    match before {
+        0 => turn_key(turn),
+        _ => format!("turn-{turn}-{}", before + 1),
+    }
 }
 
 /// The key of a tool call: its id, unless that is a number, which the journal keeps for itself, or
@@ -55,7 +64,11 @@ pub(crate) fn call_key(call_id: &str) -> Cow<'_, str> {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(crate) enum ModelRecord {
     /// A complete answer.
-    Answered { response: Box<Response> },
+    Answered {
+        response: Box<Response>,
+        /// The digest of the prompt of the run.
+        prompt: String,
+    },
     /// The provider found the input too long.
     TooLong { message: String },
 }
@@ -156,13 +169,15 @@ fn fitting(text: String, json_bytes_max: usize) -> String {
     if text.len().saturating_mul(ESCAPED) <= json_bytes_max {
         return text;
     }
-    let json = json_bytes(&text);
-    if json <= json_bytes_max {
-        return text;
-    }
     let bytes = text.len() as u64;
+    // No JSON is shorter than its text: what is surely too much need not be written to be measured.
+    let first = cut(&text, bytes, json_bytes_max);
+    let json = json_bytes(&first);
+    if json <= json_bytes_max {
+        return first.into_owned();
+    }
     // In proportion first; where the escapes stand close, by the worst case.
-    let share = text.len() * 9 / 10 * json_bytes_max / json.max(1);
+    let share = first.len() * 9 / 10 * json_bytes_max / json.max(1);
     let shorter = cut(&text, bytes, share);
     if json_bytes(&shorter) <= json_bytes_max {
         return shorter.into_owned();
@@ -237,6 +252,8 @@ mod tests {
                 assert!(bytes <= most, "{bytes} of {limit}, {part:?}");
                 let useful = most.min(STORED_BYTES_MAX).saturating_sub(1024) / 8;
                 assert!(bytes >= useful, "{bytes} of {limit}, {part:?}");
+                let full = most.min(STORED_BYTES_MAX).saturating_sub(1024);
+                assert!(part != "x" || bytes >= full, "{bytes} of {limit}");
                 assert_eq!(record.bytes, text.len() as u64);
                 assert!(record.text.contains(&format!("{} bytes", text.len())));
             }

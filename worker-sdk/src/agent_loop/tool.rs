@@ -93,6 +93,24 @@ impl Tool {
     /// shown as it is, any other as JSON.
     ///
     /// With `#[serde(deny_unknown_fields)]` a model cannot invent arguments.
+    ///
+    /// # Code that blocks
+    /// The function runs on the run's own task. One that blocks its thread, with a file, a lock or a
+    /// computation, holds up the tools beside it, and neither its timeout nor a cancellation reaches
+    /// it before its next `.await`. Put what blocks on a thread of its own:
+    ///
+    /// ```
+    /// # use worker_sdk::agent_loop::{Tool, ToolContext, ToolError};
+    /// # #[derive(serde::Deserialize, schemars::JsonSchema)] struct File { path: String }
+    /// let tool = Tool::new("read", "Reads a file.", |_: ToolContext, file: File| async move {
+    ///     let text = tokio::task::spawn_blocking(move || std::fs::read_to_string(file.path));
+    ///     Ok(text.await??)
+    /// });
+    /// ```
+    ///
+    /// The thread goes on when the tool is given up:
+    /// [`ToolContext::is_cancelled`] tells it, and
+    /// [`Context::hold`](crate::Context::hold) keeps the slot until it is done.
     pub fn new<F, Fut, A, R>(
         name: impl Into<String>,
         description: impl Into<String>,

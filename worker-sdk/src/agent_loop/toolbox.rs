@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::arguments::{ArgumentSchema, Rejection, SchemaError, prepare_arguments};
-use super::request::ToolSpec;
+use super::request::{ToolChoice, ToolSpec};
 use super::tool::{Class, Tool};
 
 /// Letters of a tool's name at most.
@@ -42,6 +42,13 @@ pub enum ToolboxError {
     /// It is to be verified and cannot be.
     #[error("the tool {0} is verifiable but has no check: give it one with verified_by")]
     NoCheck(String),
+    /// The model is to call a tool there is not.
+    #[error(
+        "the model is to call {}, and there is no such tool: give the agent one, or let the model \
+         choose (ToolChoice::Auto)",
+        .0.as_deref().unwrap_or("a tool")
+    )]
+    NoSuchTool(Option<String>),
 }
 
 /// The tools of an agent.
@@ -94,6 +101,19 @@ impl Toolbox {
         self.by_name.insert(tool.name.clone(), self.entries.len());
         self.entries.push(Arc::new(Entry { tool, schema }));
         Ok(())
+    }
+
+    /// Whether the model can do as it is told.
+    pub(crate) fn allows(&self, choice: &ToolChoice) -> Result<(), ToolboxError> {
+        match choice {
+            ToolChoice::Tool(name) if self.get(name).is_none() => {
+                Err(ToolboxError::NoSuchTool(Some(name.clone())))
+            }
+            ToolChoice::Required if self.entries.is_empty() => Err(ToolboxError::NoSuchTool(None)),
+            ToolChoice::Auto | ToolChoice::None | ToolChoice::Required | ToolChoice::Tool(_) => {
+                Ok(())
+            }
+        }
     }
 
     /// What a model is shown.
@@ -195,6 +215,27 @@ mod tests {
                 "{schema}"
             );
         }
+    }
+
+    #[test]
+    fn a_choice_that_no_model_can_follow_is_refused() {
+        let none = Toolbox::default();
+        let one = Toolbox::new(vec![tool("a", object())]).expect("a toolbox");
+        let choose = |name: &str| ToolChoice::Tool(name.to_owned());
+        for (toolbox, choice, allowed) in [
+            (&none, ToolChoice::Auto, true),
+            (&none, ToolChoice::Required, false),
+            (&one, ToolChoice::Required, true),
+            (&one, choose("a"), true),
+            (&one, choose("b"), false),
+        ] {
+            assert_eq!(toolbox.allows(&choice).is_ok(), allowed, "{choice:?}");
+        }
+        let error = one.allows(&choose("b")).expect_err("no b");
+        assert!(
+            error.to_string().starts_with("the model is to call b,"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -125,9 +125,9 @@ impl Context {
         self.ledger().used()
     }
 
-    /// What is recorded of the step with this key.
+    /// What is recorded of a step with a key, which is not asked for: nothing, a begin, or a result.
     #[cfg(feature = "agent-loop")]
-    pub(crate) fn recorded(&self, name: &str, key: &str) -> Option<journal::StepState> {
+    pub(crate) fn recorded(&self, name: &str, key: &str) -> Option<Option<Outcome>> {
         self.ledger().recorded(name, key)
     }
 

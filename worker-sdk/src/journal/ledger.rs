@@ -70,18 +70,6 @@ pub(crate) struct Ledger {
     used: Vec<Usage>,
 }
 
-/// What is recorded of a step.
-#[cfg(feature = "agent-loop")]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum StepState {
-    /// Its begin, or a failure that may pass.
-    Begun,
-    /// What its work returned.
-    Done,
-    /// The error of its work, for good.
-    Failed,
-}
-
 #[derive(Debug)]
 enum State {
     Begun,
@@ -171,6 +159,21 @@ impl Ledger {
         Ok(Asked::Run { id, begin, check })
     }
 
+    /// What is recorded of a step with a key: nothing, a begin, or a result. One that may be tried
+    /// again has begun.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn recorded(&self, name: &str, key: &str) -> Option<Option<Outcome>> {
+        let id = Id {
+            name: name.to_owned(),
+            key: key.to_owned(),
+        };
+        match self.steps.get(&id)? {
+            State::Begun | State::MayPass(_) | State::Running { begun: true } => Some(None),
+            State::Running { begun: false } => None,
+            State::Done(outcome) => Some(Some(outcome.clone())),
+        }
+    }
+
     /// The next keyless step of this name, if it is the one to come.
     fn next_of(&mut self, name: &str, nested: bool) -> Result<Id, StepError> {
         if name.is_empty() {
@@ -223,20 +226,6 @@ impl Ledger {
     fn ended(&mut self, id: &Id) {
         if is_keyless(&id.key) {
             self.keyless_runs = false;
-        }
-    }
-
-    /// What is recorded of a step; a running one is as it was before.
-    #[cfg(feature = "agent-loop")]
-    pub(crate) fn recorded(&self, name: &str, key: &str) -> Option<StepState> {
-        let (name, key) = (name.to_owned(), key.to_owned());
-        match self.steps.get(&Id { name, key })? {
-            State::Begun | State::MayPass(_) | State::Running { begun: true } => {
-                Some(StepState::Begun)
-            }
-            State::Running { begun: false } => None,
-            State::Done(Ok(_)) => Some(StepState::Done),
-            State::Done(Err(_)) => Some(StepState::Failed),
         }
     }
 

@@ -34,11 +34,15 @@ const APPEND: &str = "INSERT INTO journal (run_id, seq, attempt, worker_seq, tim
 /// let agent = agent_fn(|ctx: Context, cents: u64| async move {
 ///     Ok(ctx.step("charge", |_key| async move { Ok(cents) }).side_effect().await?)
 /// });
-/// let run_id = "0192f0c1-2d3e-7a4b-8c5d-6e7f8091a2b3";
+/// let attempt = Local::open(&path)?.begin();
+/// // Kept with whatever the run is about, so that it is found again after a crash.
+/// let run_id = attempt.run_id();
+/// assert_eq!(attempt.run(&agent, 7).await?, 7);
+///
 /// // As often as it takes: what is recorded is not done again.
-/// let attempt = Local::open(&path)?.attempt(run_id)?;
-/// assert_eq!(attempt.run(&agent, 7).await.unwrap(), 7);
-/// # Ok::<(), worker_sdk::Error>(())
+/// let attempt = Local::open(&path)?.attempt(&run_id)?;
+/// assert_eq!((attempt.number(), attempt.run(&agent, 7).await?), (2, 7));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
 /// # })?;
 /// # Ok(())
 /// # }
@@ -64,8 +68,25 @@ impl Local {
         Ok(Self(Arc::new(Mutex::new(opened?))))
     }
 
-    /// The next attempt of a run: one more than the newest in the file. Blocks for as long as the
-    /// disk does.
+    /// The first attempt of a new run. Keep its [`Attempt::run_id`]: under it [`Local::attempt`] goes
+    /// on with the run.
+    pub fn begin(&self) -> Attempt {
+        Attempt {
+            file: self.clone(),
+            run_id: Uuid::now_v7(),
+            number: 1,
+            timeout: Duration::MAX,
+            recorded: Vec::new(),
+            place: Arc::new(Mutex::new(Place {
+                head: 0,
+                written: 0,
+            })),
+        }
+    }
+
+    /// The next attempt of a run: one more than the newest in the file. Its id is a UUID, one of
+    /// [`Local::begin`] or of your own, such as one that is kept with an order. Blocks for as long
+    /// as the disk does.
     ///
     /// # Errors
     /// `InvalidRequest` when the run's id is no UUID, `StoreUnavailable` when the file cannot be
@@ -74,7 +95,9 @@ impl Local {
         let run_id = Uuid::parse_str(run_id).map_err(|error| {
             Error::new(
                 ErrorKind::InvalidRequest,
-                format!("{run_id:?} is no run id: {error}"),
+                format!(
+                    "{run_id:?} is no run id, which is a UUID such as Local::begin makes: {error}"
+                ),
             )
         })?;
         let (newest, head, recorded) =
@@ -131,6 +154,11 @@ struct Place {
 }
 
 impl Attempt {
+    /// The run's id, in the form that [`Local::attempt`] takes.
+    pub fn run_id(&self) -> String {
+        self.run_id.to_string()
+    }
+
     /// Its number, from 1.
     pub fn number(&self) -> u32 {
         self.number

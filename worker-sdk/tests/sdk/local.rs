@@ -105,6 +105,23 @@ async fn two_attempts_cannot_both_write() {
 }
 
 #[tokio::test]
+async fn a_run_that_is_begun_goes_on_under_the_id_it_was_given() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = Local::open(folder.path().join("journal.db")).unwrap();
+    let agent = agent_fn(|ctx: Context, said: String| async move {
+        Ok(ctx.step("say", |_| async { Ok(said) }).await?)
+    });
+    let (first, other) = (file.begin(), file.begin());
+    let run_id = first.run_id();
+    assert_ne!(run_id, other.run_id());
+    assert_eq!(first.run(&agent, "one".to_owned()).await.unwrap(), "one");
+    assert_eq!(other.run(&agent, "two".to_owned()).await.unwrap(), "two");
+    let second = file.attempt(&run_id).unwrap();
+    assert_eq!((second.number(), second.run_id()), (2, run_id));
+    assert_eq!(second.run(&agent, "three".to_owned()).await.unwrap(), "one");
+}
+
+#[tokio::test]
 async fn what_is_no_journal_or_too_large_is_told() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("journal.db");

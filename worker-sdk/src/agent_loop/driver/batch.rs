@@ -1,25 +1,26 @@
 //! Running the calls of one turn.
 //!
 //! Owns which run beside each other (parallel-safe ones that stand next to each other share, any
-//! other runs alone, in the order of the calls), the order of their results, and what is known of
-//! each when the run is to stop in the middle.
+//! other runs alone, in the order of the calls), the order of their results, when no more of them
+//! are begun, and what is known of each when the run is to stop in the middle.
 
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 
 use super::Run;
+use super::known::{Known, Open, Past, Place, UNKNOWN, ended_by_hook};
 use super::report::{CallState, ToolReport};
 use crate::agent::AgentError;
 use crate::agent_loop::hook::PendingCall;
-use crate::agent_loop::machine::{Abort, Planned, ToolOutcome, ToolResult};
+use crate::agent_loop::machine::{Abort, Planned, ToolResult};
 use crate::agent_loop::message::Call;
-use crate::agent_loop::record::{ToolRecord, ToolStatus, call_key, tool_step};
+use crate::agent_loop::record::{ToolRecord, call_key, tool_step};
 use crate::agent_loop::tool::Class;
-use crate::agent_loop::toolbox::Entry;
-use crate::journal::{StepError, StepState};
+use crate::context::Context;
+use crate::journal::{Outcome, StepError};
 
 /// What came of the calls of a turn.
 pub(super) struct Batch {
@@ -30,13 +31,8 @@ pub(super) struct Batch {
     pub(super) abort: Option<Abort>,
 }
 
-/// What is known of one call.
-struct Place {
-    state: CallState,
-    result: Option<ToolResult>,
-}
-
-type Places = Mutex<Vec<Place>>;
+/// The places of a turn's calls, in their order.
+struct Places(Mutex<Vec<Place>>);
 
 /// Why no more calls of a turn are run.
 enum Stop {
@@ -56,16 +52,85 @@ impl Stop {
     }
 }
 
+impl Past for Context {
+    fn recorded_step(&self, name: &str, key: &str) -> Option<Option<Outcome>> {
+        self.recorded(name, key)
+    }
+}
+
+impl Places {
+    fn set(&self, place: usize, known: Place) {
+        self.lock()[place] = known;
+    }
+
+    fn has_fatal(&self) -> bool {
+        self.lock().iter().any(Place::is_fatal)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Place>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn into_batch(self, planned: &[Planned], abort: Option<Abort>) -> Batch {
+        let places = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let is_over = places.iter().any(Place::is_fatal);
+        let is_whole = places.iter().all(|place| place.result.is_some());
+        let reports = planned.iter().zip(&places);
+        let reports = reports.map(|(planned, place)| ToolReport {
+            call_id: planned.call.id.clone(),
+            tool: planned.call.name.clone(),
+            state: place.state,
+        });
+        let reports = reports.collect();
+        let results = places.into_iter().filter_map(|place| place.result);
+        Batch {
+            results: results.collect(),
+            reports,
+            abort: abort.or((!is_whole && !is_over).then_some(Abort::Cancelled)),
+        }
+    }
+}
+
 impl Run<'_> {
-    pub(super) async fn run_tools(&self, planned: Vec<Planned>) -> Result<Batch, AgentError> {
-        let never = || Place {
-            state: CallState::NeverStarted,
-            result: None,
-        };
-        let places: Places = Mutex::new(planned.iter().map(|_| never()).collect());
-        let mut abort = None;
-        for group in self.groups(&planned) {
-            let running = self.run_group(&planned, group, &places);
+    /// Runs the calls of this turn that are not settled by the journal. Where a hook has ended the
+    /// run before one of them, those come to their end that had begun, and no other begins.
+    pub(super) async fn run_tools(
+        &self,
+        turn: u32,
+        planned: Vec<Planned>,
+    ) -> Result<Batch, AgentError> {
+        let is_past = self.ctx.is_past(turn);
+        let (mut places, mut open, mut ended) = (Vec::new(), Vec::new(), None);
+        for Planned { call, .. } in &planned {
+            let (place, opened) = match self.parts.known(call, self.ctx, is_past)? {
+                Known::Settled(place) => (place, None),
+                Known::Ended(error) => {
+                    ended = ended.or(Some(ended_by_hook(call.name.clone(), &error)));
+                    (Place::open(CallState::NeverStarted), None)
+                }
+                Known::Open(open) => (Place::open(open.state()), Some(open)),
+            };
+            places.push(place);
+            open.push(opened.map(|open| (call, open)));
+        }
+        if ended.is_some() {
+            for open in &mut open {
+                open.take_if(|(_, open)| !open.is_begun);
+            }
+        }
+        let places = Places(Mutex::new(places));
+        let abort = self.run_open(&open, &places).await?;
+        Ok(places.into_batch(&planned, ended.or(abort)))
+    }
+
+    /// Runs what is open, until a result says that the run cannot go on.
+    async fn run_open(
+        &self,
+        open: &[Option<(&Call, Open<'_>)>],
+        places: &Places,
+    ) -> Result<Option<Abort>, AgentError> {
+        for group in groups(open) {
+            let running = self.run_group(open, group, places);
             let finished = tokio::select! {
                 biased;
                 finished = running => Some(finished),
@@ -74,80 +139,42 @@ impl Run<'_> {
             match finished {
                 Some(Ok(())) => {}
                 Some(Err(Stop::Hook { tool, error })) if !error.is_retryable() => {
-                    abort = Some(ended_by_hook(tool, &error));
-                    break;
+                    return Ok(Some(ended_by_hook(tool, &error)));
                 }
                 // A journal takes nothing any more once the run is to stop, and a hook may say so.
                 Some(Err(Stop::Step(StepError::Journal(_)) | Stop::Hook { .. })) | None
                     if self.ctx.is_cancelled() =>
                 {
-                    abort = Some(Abort::Cancelled);
-                    break;
+                    return Ok(Some(Abort::Cancelled));
                 }
                 Some(Err(Stop::Hook { error, .. })) => return Err(error),
                 Some(Err(Stop::Step(error))) => return Err(error.into()),
                 None => {}
             }
         }
-        let places = places.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let is_whole = places.iter().all(|place| place.result.is_some());
-        let reports = planned
-            .iter()
-            .zip(&places)
-            .map(|(planned, place)| ToolReport {
-                call_id: planned.call.id.clone(),
-                tool: planned.call.name.clone(),
-                state: place.state,
-            });
-        let reports = reports.collect();
-        Ok(Batch {
-            results: places
-                .into_iter()
-                .filter_map(|place| place.result)
-                .collect(),
-            reports,
-            abort: abort.or((!is_whole).then_some(Abort::Cancelled)),
-        })
-    }
-
-    /// Neighbours that may run beside each other.
-    fn groups(&self, planned: &[Planned]) -> Vec<Range<usize>> {
-        let shares = |planned: &Planned| {
-            let entry = self.parts.toolbox.get(&planned.call.name);
-            entry.is_none_or(|entry| entry.tool.parallel_safe)
-        };
-        let mut groups: Vec<Range<usize>> = Vec::new();
-        for (place, call) in planned.iter().enumerate() {
-            match groups.last_mut() {
-                Some(group) if shares(call) && shares(&planned[place - 1]) => group.end += 1,
-                Some(_) | None => groups.push(place..place + 1),
-            }
-        }
-        groups
+        Ok(None)
     }
 
     async fn run_group(
         &self,
-        planned: &[Planned],
+        open: &[Option<(&Call, Open<'_>)>],
         group: Range<usize>,
         places: &Places,
     ) -> Result<(), Stop> {
-        // What has begun before a hook ended the run still comes to its end; nothing else begins.
-        let is_ended = planned[group.clone()]
-            .iter()
-            .any(|planned| self.recorded(&planned.call) == Some(StepState::Failed));
-        let closing = CancellationToken::new();
         let mut waiting = group;
+        let closing = CancellationToken::new();
         let mut running = FuturesUnordered::new();
         let mut stopped = None;
         loop {
-            while (stopped.is_none() || is_ended)
+            while stopped.is_none()
                 && running.len() < self.parts.parallel_tools
                 && !self.ctx.is_cancelled()
+                && !places.has_fatal()
             {
                 let Some(place) = waiting.next() else { break };
-                let call = &planned[place].call;
-                running.push(self.run_call(call, place, places, is_ended, &closing));
+                if let Some((call, open)) = &open[place] {
+                    running.push(self.run_call(call, open, place, places, &closing));
+                }
             }
             match running.next().await {
                 Some(Ok(())) => {}
@@ -164,54 +191,24 @@ impl Run<'_> {
         }
     }
 
-    /// What the journal has of a call. One that has failed is one before which a hook ended the run.
-    fn recorded(&self, call: &Call) -> Option<StepState> {
-        self.ctx
-            .recorded(&tool_step(&call.name), &call_key(&call.id))
-    }
-
     async fn run_call(
         &self,
         call: &Call,
+        open: &Open<'_>,
         place: usize,
         places: &Places,
-        is_ended: bool,
         closing: &CancellationToken,
     ) -> Result<(), Stop> {
-        let not_run = |text: String| ToolResult {
-            call_id: call.id.clone(),
-            text,
-            outcome: ToolOutcome::Failed,
-        };
-        let set = |state, result| {
-            let mut places = places.lock().unwrap_or_else(PoisonError::into_inner);
-            places[place] = Place { state, result };
-        };
-        let Some(entry) = self.parts.toolbox.get(&call.name) else {
-            let told = self.parts.toolbox.unknown(&call.name);
-            set(CallState::NeverStarted, Some(not_run(told)));
-            return Ok(());
-        };
-        let arguments = match entry.arguments(&call.arguments) {
-            Ok(arguments) => arguments,
-            Err(rejection) => {
-                let told = rejection.observation(&call.name);
-                set(CallState::NeverStarted, Some(not_run(told)));
-                return Ok(());
-            }
-        };
-        if is_ended && self.recorded(call).is_none() {
-            return Ok(());
-        }
-        let begun = || set(CallState::Unknown, None);
-        let step = self.tool_step(entry, &call.id, arguments, begun, closing);
-        match step.await {
+        let begun = || places.set(place, Place::open(CallState::Unknown));
+        match self.tool_step(open, &call.id, begun, closing).await {
             Ok(record) => {
-                set(state(record.status), Some(shown(entry, &call.id, &record)));
+                let tool = Some(&open.entry.tool);
+                places.set(place, Place::recorded(call, tool, &record));
                 Ok(())
             }
             Err(StepError::OutcomeUnknown { .. }) => {
-                set(CallState::Unknown, Some(not_run(UNKNOWN.to_owned())));
+                let unknown = Place::failed(CallState::Unknown, call, UNKNOWN);
+                places.set(place, unknown);
                 Ok(())
             }
             // The work of a tool has a record for every failure of it.
@@ -226,13 +223,14 @@ impl Run<'_> {
     /// The call as a step of the journal: what is recorded is not run again.
     async fn tool_step(
         &self,
-        entry: &Entry,
+        open: &Open<'_>,
         call_id: &str,
-        arguments: serde_json::Value,
         begun: impl Fn() + Sync,
         closing: &CancellationToken,
     ) -> Result<ToolRecord, StepError> {
-        let (checked, judged) = (arguments.clone(), arguments.clone());
+        let Open {
+            entry, arguments, ..
+        } = open;
         let (name, step_key) = (tool_step(&entry.tool.name), call_key(call_id));
         let fit = |record: ToolRecord| {
             let entry_bytes_max = self.ctx.entry_bytes_max();
@@ -252,7 +250,7 @@ impl Run<'_> {
             Class::Idempotent => step,
             Class::SideEffect => step.side_effect(),
             Class::Verifiable => step.verifiable(move |key| {
-                let check = self.check_work(entry, call_id, checked, key);
+                let check = self.check_work(entry, call_id, arguments, key);
                 async move { check.await.map(|found| found.map(fit)) }
             }),
         };
@@ -264,7 +262,7 @@ impl Run<'_> {
                     class: entry.tool.class,
                     call_id: call_id.to_owned(),
                     idempotency_key,
-                    arguments: judged,
+                    arguments: arguments.clone(),
                 };
                 let deciding = self.decide(pending, closing);
                 async move { deciding.await.map(|instead| instead.map(|it| it.map(fit))) }
@@ -274,43 +272,18 @@ impl Run<'_> {
     }
 }
 
-/// What the model is told of a call of which nobody knows whether it had its effect.
-pub(super) const UNKNOWN: &str = "The outcome is unknown: the work was interrupted after it had \
-     begun, and it may or may not have had its effect. It was not run again. Find out before you \
-     repeat it.";
-
-/// Whether a call with this record ran.
-pub(super) fn state(status: ToolStatus) -> CallState {
-    match status {
-        ToolStatus::Unknown => CallState::Unknown,
-        ToolStatus::Denied => CallState::NeverStarted,
-        ToolStatus::Ok | ToolStatus::Error | ToolStatus::Timeout | ToolStatus::Fatal => {
-            CallState::Finished
-        }
-    }
-}
-
-/// The end of a run that a hook has ended.
-pub(super) fn ended_by_hook(tool: String, error: &AgentError) -> Abort {
-    Abort::Hook {
-        tool,
-        error_type: error.error_type().to_owned(),
-        message: error.message().to_owned(),
-    }
-}
-
-/// A record as the model is shown it.
-pub(super) fn shown(entry: &Entry, call_id: &str, record: &ToolRecord) -> ToolResult {
-    let outcome = match record.status {
-        ToolStatus::Ok => ToolOutcome::Done,
-        ToolStatus::Error | ToolStatus::Timeout | ToolStatus::Unknown | ToolStatus::Denied => {
-            ToolOutcome::Failed
-        }
-        ToolStatus::Fatal => ToolOutcome::Fatal,
+/// Neighbours that may run beside each other. One that needs not run stands in nobody's way.
+fn groups(open: &[Option<(&Call, Open<'_>)>]) -> Vec<Range<usize>> {
+    let shares = |place: usize| {
+        let open = open[place].as_ref();
+        open.is_none_or(|(_, open)| open.entry.tool.parallel_safe)
     };
-    ToolResult {
-        call_id: call_id.to_owned(),
-        text: record.shown(entry.tool.max_result_bytes),
-        outcome,
+    let mut groups: Vec<Range<usize>> = Vec::new();
+    for place in 0..open.len() {
+        match groups.last_mut() {
+            Some(group) if shares(place) && shares(place - 1) => group.end += 1,
+            Some(_) | None => groups.push(place..place + 1),
+        }
     }
+    groups
 }

@@ -195,7 +195,10 @@ impl AgentLoopBuilder {
         self
     }
 
-    /// A value that is hidden wherever it would be logged, such as a key a tool uses.
+    /// A value that is hidden in log lines, and in what a tool's error or a hook tells the model,
+    /// such as a key a tool uses. The result of a tool that succeeds goes to the model and into the
+    /// journal as it is, and a panic prints what it likes. A value under 4 bytes is not hidden: it
+    /// would take half of every text with it.
     pub fn secret(mut self, value: &str) -> Self {
         self.redactor.register(value);
         self
@@ -218,9 +221,10 @@ impl AgentLoopBuilder {
     ///
     /// # Errors
     /// A tool cannot be registered: its name stands twice or is none, its schema is none, its check
-    /// is missing.
+    /// is missing; or the tool the model must call is none of them.
     pub fn build(self) -> Result<AgentLoop, ToolboxError> {
         let toolbox = Toolbox::new(self.tools)?;
+        toolbox.allows(&self.tool_choice)?;
         let shown = toolbox.specs().iter().map(|spec| {
             let schema = self.counter.text(&spec.parameters.to_string());
             schema + self.counter.text(&spec.name) + self.counter.text(&spec.description)

@@ -47,18 +47,14 @@ impl Run<'_> {
         let mut tries = 0;
         loop {
             tries += 1;
-            let mut pieces = if self.parts.stream {
-                Pieces::to_caller(self.ctx, request.turn)
-            } else {
-                Pieces::ignored()
-            };
-            let error = match self.try_model(&request, &mut pieces).await {
+            let (tried, is_committed) = self.try_model(&request).await;
+            let error = match tried {
                 Ok(response) => return self.answered(&request, response).await,
                 Err(error) => error,
             };
             let told = self.parts.redactor.text(&error.told()).into_owned();
             let wait = backoff.next_wait(error.retry_after());
-            let is_last = tries > retry.retries || pieces.is_committed() || !error.may_pass();
+            let is_last = tries > retry.retries || is_committed || !error.may_pass();
             let again = !is_last && !self.is_too_long(wait, error.retry_after());
             let (run_id, turn) = (self.ctx.run_id(), request.turn);
             telemetry::model_error(run_id, turn, tries, &error, &told, again.then_some(wait));
@@ -72,11 +68,8 @@ impl Run<'_> {
         }
     }
 
-    async fn try_model(
-        &self,
-        request: &Request,
-        pieces: &mut Pieces,
-    ) -> Result<Response, ModelError> {
+    /// One try, and whether something of its answer has gone to the caller.
+    async fn try_model(&self, request: &Request) -> (Result<Response, ModelError>, bool) {
         let model = &self.parts.model;
         let span = telemetry::chat(
             &self.span,
@@ -84,17 +77,34 @@ impl Run<'_> {
             model.model(),
             request.max_output_tokens,
         );
-        let result = model
-            .complete(request, pieces)
-            .instrument(span.clone())
-            .await;
+        let (result, is_committed) = self.complete(request).instrument(span.clone()).await;
         match &result {
             Ok(response) => telemetry::answered(&span, response),
             Err(error) => {
                 span.record("error.type", error.failure().error_type());
             }
         }
-        result
+        (result, is_committed)
+    }
+
+    /// Calls the model, and passes on what it says meanwhile. All of that has gone out in the end.
+    async fn complete(&self, request: &Request) -> (Result<Response, ModelError>, bool) {
+        let model = &self.parts.model;
+        if !self.parts.stream {
+            let mut ignored = Pieces::ignored();
+            return (model.complete(request, &mut ignored).await, false);
+        }
+        let (mut pieces, outgoing) = Pieces::outgoing(self.ctx.entry_bytes_max());
+        let completing = async {
+            let result = model.complete(request, &mut pieces).await;
+            outgoing.end();
+            Ok((result, pieces.is_committed()))
+        };
+        let passing = outgoing.pass_on(self.ctx, request.turn);
+        match tokio::try_join!(completing, passing) {
+            Ok((completed, ())) => completed,
+            Err(error) => (Err(error), true),
+        }
     }
 
     /// Whether a wait is over what the settings or the deadline allow.
@@ -109,8 +119,10 @@ impl Run<'_> {
     ) -> Result<ModelRecord, AgentError> {
         telemetry::response(self.ctx.run_id(), request.turn, &response);
         self.ctx.usage(self.usage(&response)).await?;
-        let response = Box::new(response);
-        Ok(ModelRecord::Answered { response })
+        Ok(ModelRecord::Answered {
+            response: Box::new(response),
+            prompt: self.prompt.clone(),
+        })
     }
 
     fn usage(&self, response: &Response) -> journal::Usage {

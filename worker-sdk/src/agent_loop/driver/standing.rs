@@ -6,16 +6,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::known::{Known, Open, Past, Place, ended_by_hook};
 use super::report::{CallState, ToolReport};
-use super::{AgentLoop, batch};
-use crate::agent_loop::machine::{Abort, Compaction, Next, Planned, ToolOutcome, ToolResult};
+use super::{AgentLoop, Parts};
+use crate::agent_loop::machine::{Abort, Compaction, Next, Planned};
 use crate::agent_loop::message::Message;
 use crate::agent_loop::prompt::Prompt;
-use crate::agent_loop::record::{
-    COMPACT, MODEL, ModelRecord, ToolRecord, call_key, tool_step, turn_key,
-};
+use crate::agent_loop::record::{COMPACT, MODEL, ModelRecord, compaction_key, turn_key};
 use crate::agent_loop::tool::Class;
-use crate::journal::{Entry, Recorded, Step};
+use crate::journal::{Entry, Outcome, Recorded, Step};
 
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,24 +27,6 @@ pub struct Standing {
     pub tools: Vec<ToolReport>,
     /// The conversation so far: every call has exactly one result.
     pub messages: Vec<Arc<Message>>,
-}
-
-/// What the journal says of a call.
-struct Known {
-    state: CallState,
-    result: Option<ToolResult>,
-    /// A hook ended the run before it.
-    ended: Option<Abort>,
-}
-
-impl Known {
-    fn only(state: CallState) -> Self {
-        Self {
-            state,
-            result: None,
-            ended: None,
-        }
-    }
 }
 
 /// The newest entry of each step.
@@ -71,44 +52,78 @@ impl<'a> Steps<'a> {
     }
 }
 
+impl Past for Steps<'_> {
+    fn recorded_step(&self, name: &str, key: &str) -> Option<Option<Outcome>> {
+        self.get(name, key).map(|step| step.outcome.clone())
+    }
+}
+
+impl Parts {
+    /// What is known of a call that no attempt goes on with. The begin of what changes nothing is
+    /// recorded for the sake of hooks alone.
+    fn left(&self, open: &Open<'_>) -> CallState {
+        let is_recorded = open.entry.tool.class != Class::ReadOnly || !self.hooks.is_empty();
+        if is_recorded {
+            open.state()
+        } else {
+            CallState::Unknown
+        }
+    }
+}
+
 impl AgentLoop {
-    /// Where a run of this agent stands, from the entries of its journal.
+    /// Where a run of this agent stands, from the entries of its journal and the prompt it was
+    /// begun with.
     pub fn standing(&self, prompt: &Prompt, recorded: &[Recorded]) -> Standing {
         let steps = Steps::of(recorded);
         let counter = &*self.0.counter;
         let mut machine = self.0.machine(prompt);
         let mut tools = Vec::new();
         let is_ended = loop {
-            let key = turn_key(machine.turns() + 1);
+            let turn = machine.turns() + 1;
             match machine.next() {
                 Next::Done(_) => break true,
-                Next::Compact(_) => match steps.value::<Compaction>(COMPACT, &key) {
-                    Some(compaction) => machine.compacted(&compaction, counter),
-                    None => break false,
-                },
-                Next::CallModel(_) => match steps.value::<ModelRecord>(MODEL, &key) {
-                    Some(ModelRecord::Answered { response }) => {
+                Next::Compact(_) => {
+                    let key = compaction_key(turn, machine.compactions());
+                    match steps.value::<Compaction>(COMPACT, &key) {
+                        Some(compaction) => machine.compacted(&compaction, counter),
+                        None => break false,
+                    }
+                }
+                Next::CallModel(_) => match steps.value::<ModelRecord>(MODEL, &turn_key(turn)) {
+                    Some(ModelRecord::Answered { response, .. }) => {
                         machine.model_response(*response, counter);
                     }
                     Some(ModelRecord::TooLong { .. }) => machine.context_exceeded(),
                     None => break false,
                 },
                 Next::RunTools(planned) => {
-                    let (mut results, mut abort) = (Vec::new(), None);
-                    for call in &planned {
-                        let known = self.known(&steps, call);
+                    let is_past = steps.is_past(machine.turns());
+                    let (mut results, mut ended) = (Vec::new(), None);
+                    let mut is_over = false;
+                    for Planned { call, .. } in &planned {
+                        let place = match self.0.known(call, &steps, is_past) {
+                            Ok(Known::Settled(place)) => place,
+                            Ok(Known::Ended(error)) => {
+                                let abort = ended_by_hook(call.name.clone(), &error);
+                                ended = ended.or(Some(abort));
+                                Place::open(CallState::NeverStarted)
+                            }
+                            Ok(Known::Open(open)) => Place::open(self.0.left(&open)),
+                            Err(_) => Place::open(CallState::Unknown),
+                        };
                         tools.push(ToolReport {
-                            call_id: call.call.id.clone(),
-                            tool: call.call.name.clone(),
-                            state: known.state,
+                            call_id: call.id.clone(),
+                            tool: call.name.clone(),
+                            state: place.state,
                         });
-                        results.extend(known.result);
-                        abort = abort.or(known.ended);
+                        is_over |= place.is_fatal();
+                        results.extend(place.result);
                     }
-                    let is_ended = abort.is_some();
-                    if is_ended || results.len() < planned.len() {
+                    let is_ended = ended.is_some();
+                    if is_ended || (results.len() < planned.len() && !is_over) {
                         // Nobody goes on here: what has no result is answered as aborted.
-                        let abort = abort.unwrap_or(Abort::Cancelled);
+                        let abort = ended.unwrap_or(Abort::Cancelled);
                         machine.abort(abort, &results, counter);
                         break is_ended;
                     }
@@ -121,48 +136,6 @@ impl AgentLoop {
             turns: machine.turns(),
             tools,
             messages: machine.messages(),
-        }
-    }
-
-    /// What the journal says of a call.
-    fn known(&self, steps: &Steps<'_>, planned: &Planned) -> Known {
-        let call = &planned.call;
-        let not_run = |text: String| Known {
-            result: Some(ToolResult {
-                call_id: call.id.clone(),
-                text,
-                outcome: ToolOutcome::Failed,
-            }),
-            ..Known::only(CallState::NeverStarted)
-        };
-        let Some(entry) = self.0.toolbox.get(&call.name) else {
-            return not_run(self.0.toolbox.unknown(&call.name));
-        };
-        if let Err(rejection) = entry.arguments(&call.arguments) {
-            return not_run(rejection.observation(&call.name));
-        }
-        let (name, key) = (tool_step(&call.name), call_key(&call.id));
-        let Some(step) = steps.get(&name, &key) else {
-            // The begin of what changes nothing is recorded for the sake of hooks alone.
-            let is_recorded = entry.tool.class != Class::ReadOnly || !self.0.hooks.is_empty();
-            return Known::only(if is_recorded {
-                CallState::NeverStarted
-            } else {
-                CallState::Unknown
-            });
-        };
-        if let Some(error) = step.error() {
-            return Known {
-                ended: Some(batch::ended_by_hook(call.name.clone(), &error)),
-                ..Known::only(CallState::NeverStarted)
-            };
-        }
-        match steps.value::<ToolRecord>(&name, &key) {
-            Some(record) => Known {
-                result: Some(batch::shown(entry, &call.id, &record)),
-                ..Known::only(batch::state(record.status))
-            },
-            None => Known::only(CallState::Unknown),
         }
     }
 }

@@ -1,10 +1,13 @@
 //! The loop, driven on a scripted model and a journal in memory.
 
 mod cancelling;
+mod changing;
+mod compacting;
 mod crashing;
 mod hooks;
 mod setting;
 mod sizes;
+mod streaming;
 mod telling;
 mod tools;
 
@@ -333,56 +336,6 @@ async fn limits_and_circles_end_a_run_with_every_call_answered() {
         ended.end,
         End::Aborted(Abort::FailingTool { turns: 3, .. })
     ));
-}
-
-#[tokio::test]
-async fn a_long_run_is_compacted_and_resumes_compacted() {
-    let look = tool("look", |_, n| {
-        std::future::ready(Ok(format!("{n} ").repeat(1_500)))
-    });
-    let sent = Arc::new(AtomicU32::new(0));
-    let most = Arc::clone(&sent);
-    let model = ScriptedModel::by(move |request| {
-        let bytes: usize = request
-            .messages
-            .iter()
-            .map(|message| format!("{message:?}").len())
-            .sum();
-        most.fetch_max(u32::try_from(bytes).expect("small"), Ordering::SeqCst);
-        Some(match request.turn {
-            turn @ 1..=30 => Line::call("look", json!({"n": turn})),
-            _ => Line::text("done"),
-        })
-    });
-    let budget = Budget {
-        context_window: 12_000,
-        max_output_tokens: 1_000,
-        ..Budget::default()
-    };
-    let agent = AgentLoop::builder(model)
-        .tool(look.class(Class::ReadOnly))
-        .budget(budget);
-    let agent = agent.build().expect("an agent");
-    let journal = crate::journal::Memory::new();
-    let (ctx, _) = testing::context().journal(journal.clone()).build();
-    let ended = agent.run(&ctx, &"go".into()).await.expect("a run");
-    assert!(matches!(ended.end, End::Answered { .. }), "{:?}", ended.end);
-    assert!(
-        sent.load(Ordering::SeqCst) < 60_000,
-        "what was sent stayed in the window"
-    );
-    let entries = journal.entries();
-    let compactions = entries.iter().filter(|recorded| {
-        matches!(&recorded.entry, crate::journal::Entry::Step(step) if step.name() == "compact")
-    });
-    assert!(compactions.count() >= 3);
-    let (ctx, record) = testing::context().journal(journal.clone()).build();
-    let again = agent.run(&ctx, &"go".into()).await.expect("a run");
-    assert_eq!(again, ended, "the same from the journal alone");
-    assert!(record.outputs().is_empty(), "and nothing was done again");
-    let standing = agent.standing(&"go".into(), &journal.entries());
-    assert!(standing.is_ended);
-    assert_eq!(standing.messages, ended.messages);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::Run;
-use super::batch::UNKNOWN;
+use super::known::UNKNOWN;
 use crate::agent::AgentError;
 use crate::agent_loop::excerpt::head;
 use crate::agent_loop::record::{ERROR_BYTES_MAX, ToolRecord, ToolStatus};
@@ -38,11 +38,11 @@ impl Run<'_> {
         &self,
         entry: &Entry,
         call_id: &str,
-        arguments: Value,
+        arguments: &Value,
         idempotency_key: String,
     ) -> Result<ToolRecord, AgentError> {
         let tool = &entry.tool;
-        let logged = self.parts.redactor.arguments(&arguments);
+        let logged = self.parts.redactor.arguments(arguments);
         let mut backoff = Backoff::full_jitter(WAITS.0, WAITS.1);
         let mut tries = 0;
         loop {
@@ -58,7 +58,8 @@ impl Run<'_> {
             let least = retry_after(&tried);
             let wait = backoff.next_wait(least);
             let may_again = may_run_again(tool, &tried) && tries <= tool.max_retries;
-            if !may_again || wait >= self.ctx.time_left() {
+            let is_too_long = least.is_some_and(|least| least > ToolError::RETRY_AFTER_MAX);
+            if !may_again || is_too_long || wait >= self.ctx.time_left() {
                 return Ok(self.record(tool, tried, tries));
             }
             tokio::time::sleep(wait).await;
@@ -112,7 +113,7 @@ impl Run<'_> {
         &self,
         entry: &Entry,
         call_id: &str,
-        arguments: Value,
+        arguments: &Value,
         idempotency_key: String,
     ) -> Result<Option<ToolRecord>, AgentError> {
         let tool = &entry.tool;

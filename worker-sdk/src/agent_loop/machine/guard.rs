@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::end::Abort;
 use crate::agent_loop::arguments::canonical;
 use crate::agent_loop::budget::Limits;
+use crate::agent_loop::digest::fnv1a;
 use crate::agent_loop::message::{Call, CallResult};
 use crate::agent_loop::response::Finish;
 
@@ -108,12 +109,8 @@ impl Guard {
     }
 }
 
-/// FNV-1a over the name and the canonical arguments: the same on every machine and in every
-/// version.
+/// Of the name and the canonical arguments.
 fn digest(call: &Call) -> u64 {
     let arguments = canonical(&call.arguments);
-    let bytes = call.name.bytes().chain([0]).chain(arguments.bytes());
-    bytes.fold(0xCBF2_9CE4_8422_2325, |digest, byte| {
-        (digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3)
-    })
+    fnv1a(call.name.bytes().chain([0]).chain(arguments.bytes()))
 }

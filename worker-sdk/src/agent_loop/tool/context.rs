@@ -60,7 +60,8 @@ impl ToolContext {
         self.ctx.cancelled().await;
     }
 
-    /// The context of the run: for output, progress, log lines and asking other agents.
+    /// The context of the run: for output, progress, log lines and asking other agents. The tool is
+    /// a step itself, so a [`Context::step`] in it needs a key, such as [`ToolContext::call_id`].
     pub fn run(&self) -> &Context {
         &self.ctx
     }

@@ -2,9 +2,12 @@
 //!
 //! Owns the difference between the text the model reads and the text an operator reads.
 
+use std::any::Any;
 use std::error::Error as StdError;
 use std::fmt;
 use std::time::Duration;
+
+use crate::journal::StepError;
 
 /// What the loop may do about a failed tool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,7 +26,8 @@ pub(crate) enum ToolFailure {
 
 /// Why a tool has no result.
 ///
-/// `?` turns every standard error into one that may pass. It does not implement
+/// `?` turns every standard error into one that may pass, but for a
+/// [`StepError`](crate::journal::StepError) that trying again cannot mend. It does not implement
 /// `std::error::Error` itself, which is what makes that possible.
 ///
 /// ```
@@ -48,6 +52,9 @@ pub struct ToolError {
 }
 
 impl ToolError {
+    /// The longest wait a tool may ask for. Beyond it the tool is not tried again.
+    pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
+
     fn of(failure: ToolFailure, text: impl Into<String>) -> Self {
         Self {
             failure,
@@ -74,7 +81,7 @@ impl ToolError {
         Self::of(ToolFailure::Permanent, text)
     }
 
-    /// The run cannot go on.
+    /// The run cannot go on: no other call is begun, and what runs beside it comes to its end.
     pub fn fatal(text: impl Into<String>) -> Self {
         Self::of(ToolFailure::Fatal, text)
     }
@@ -91,7 +98,8 @@ impl ToolError {
         Self::of(failure, format!("HTTP {status}: {text}"))
     }
 
-    /// The least time to wait before it is tried again.
+    /// The least time to wait before it is tried again. Over [`ToolError::RETRY_AFTER_MAX`] it is not
+    /// tried again, and the model is told at once.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
@@ -110,7 +118,16 @@ impl<E: StdError + Send + Sync + 'static> From<E> for ToolError {
     fn from(error: E) -> Self {
         let causes = std::iter::successors(error.source(), |&cause| cause.source());
         let chain: Vec<String> = causes.map(ToString::to_string).collect();
-        let error = Self::new(error.to_string());
+        let failure = match (&error as &dyn Any).downcast_ref::<StepError>() {
+            Some(StepError::Failed(_) | StepError::Journal(_)) | None => ToolFailure::MayPass,
+            Some(
+                StepError::OutcomeUnknown { .. }
+                | StepError::Mismatch { .. }
+                | StepError::Unreadable { .. }
+                | StepError::Misused(_),
+            ) => ToolFailure::Permanent,
+        };
+        let error = Self::of(failure, error.to_string());
         if chain.is_empty() {
             return error;
         }

@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
+
+use serde_json::json;
 
 use super::super::{AgentLoop, CallState, ToolReport};
 use super::crashing::script;
 use super::hooks::{Asked, hooked};
-use super::setting::{World, pass};
-use crate::agent_loop::Verdict;
+use super::setting::{World, pass, tool};
 use crate::agent_loop::machine::{Abort, End};
 use crate::agent_loop::pairs;
 use crate::agent_loop::prompt::Prompt;
+use crate::agent_loop::{Class, Line, ScriptedModel, Verdict};
 use crate::context::CancelReason;
 use crate::journal::{Appending, Entry, Journal, Memory, Recorded};
 use crate::testing;
@@ -155,6 +159,67 @@ async fn dropped_at_any_await(agent: fn(&World) -> AgentLoop) {
                 times == 1 || key.contains("look") || key.contains("fetch"),
                 "at {at}: {key}"
             );
+        }
+    }
+}
+
+/// The begins and the results of steps.
+fn steps(journal: &Memory) -> usize {
+    let entries = journal.entries().into_iter();
+    let steps = entries.filter(|recorded| matches!(recorded.entry, Entry::Step(_)));
+    steps.count()
+}
+
+#[tokio::test]
+async fn nothing_begins_once_a_run_is_cancelled() {
+    // Side by side with room for one, and one after the other; each has its effect when it is first
+    // looked at, so that the look at the cancellation must come before.
+    for parallel_safe in [true, false] {
+        for at in 0.. {
+            let (effects, journal) = (Arc::new(AtomicU32::new(0)), Memory::new());
+            let counted = Arc::clone(&effects);
+            let look = tool("look", move |_, n| {
+                counted.fetch_add(1, Ordering::SeqCst);
+                async move {
+                    pass().await;
+                    Ok(n.to_string())
+                }
+            });
+            let look = look.class(Class::ReadOnly);
+            let look = if parallel_safe {
+                look.parallel_safe()
+            } else {
+                look
+            };
+            let calls = (0..4).map(|n| Line::call("look", json!({"n": n})));
+            let calls = calls.reduce(Line::and).expect("four");
+            let asked = Arc::new(AtomicU32::new(0));
+            let asks = Arc::clone(&asked);
+            let model = ScriptedModel::by(move |request| {
+                asks.fetch_add(1, Ordering::SeqCst);
+                Some(match request.turn {
+                    1 | 2 => calls.clone(),
+                    _ => Line::text("done"),
+                })
+            });
+            let agent = AgentLoop::builder(model).tool(look).parallel_tools(1);
+            let agent = agent.build().expect("an agent");
+            let (ctx, record) = testing::context().journal(Slow(journal.clone())).build();
+            let prompt = Prompt::from("go");
+            let mut run = pin!(agent.run(&ctx, &prompt));
+            if polled(run.as_mut(), at).await.is_some() {
+                assert!(at > 20, "{at}");
+                break;
+            }
+            record.cancel(CancelReason::Cancelled);
+            let begun = || (effects.load(Ordering::SeqCst), asked.load(Ordering::SeqCst));
+            let (before, written) = (begun(), steps(&journal));
+            let ended = polled(run, 10).await.expect("it ends at once");
+            assert_eq!(begun(), before, "at {at}: a tool or the model was called");
+            // What was on its way may come to be written, and nothing behind it.
+            assert!(steps(&journal) <= written + 1, "at {at}");
+            let ended = ended.expect("a run");
+            assert!(pairs::are_whole(&ended.messages), "at {at}");
         }
     }
 }

@@ -120,3 +120,62 @@ async fn a_tool_that_may_have_had_its_effect_is_not_run_again_when_its_time_is_u
         assert_eq!(count.load(Ordering::SeqCst), expected, "{class:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_asks_for_too_long_a_wait_is_not_waited_for() {
+    let longest = ToolError::RETRY_AFTER_MAX;
+    for (wait, expected) in [(longest, 2), (longest + Duration::from_millis(1), 1)] {
+        let count = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&count);
+        let busy = tool("busy", move |ctx, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let failed = ToolError::new("come later").retry_after(wait);
+            std::future::ready(match ctx.attempt() {
+                1 => Err(failed),
+                _ => Ok("here".to_owned()),
+            })
+        });
+        let model = ScriptedModel::new([Line::call("busy", json!({"n": 1})), Line::text("done")]);
+        let agent = AgentLoop::builder(model)
+            .tool(busy.class(Class::ReadOnly))
+            .build();
+        let (ctx, _) = testing::context().timeout(Duration::MAX).build();
+        let begin = Instant::now();
+        let ended = agent.expect("an agent").run(&ctx, &"go".into()).await;
+        let told = results(&ended.expect("a run"));
+        assert_eq!(count.load(Ordering::SeqCst), expected, "{told:?}");
+        assert_eq!(told[0].is_error, expected == 1);
+        assert!(begin.elapsed() < 3 * longest);
+    }
+}
+
+#[tokio::test]
+async fn a_step_that_cannot_be_asked_for_in_a_tool_is_told_at_once() {
+    let count = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&count);
+    let steps = tool("steps", move |ctx, n| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let step = ctx.run().step("within", |_| async move { Ok(n) });
+            Ok(step.await?.to_string())
+        }
+    });
+    let model = ScriptedModel::new([Line::call("steps", json!({"n": 1})), Line::text("done")]);
+    let agent = AgentLoop::builder(model)
+        .tool(steps.class(Class::ReadOnly))
+        .build();
+    let ended = run(&agent.expect("an agent")).await;
+    assert!(results(&ended)[0].text.contains("give this one a key"));
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn an_agent_whose_model_must_call_a_tool_there_is_not_is_not_built() {
+    use crate::agent_loop::{ToolChoice, ToolboxError};
+    let built = AgentLoop::builder(ScriptedModel::new([]))
+        .tool(tool("look", |_, n| std::future::ready(Ok(n.to_string()))))
+        .tool_choice(ToolChoice::Tool("lock".to_owned()))
+        .build();
+    let none = ToolboxError::NoSuchTool(Some("lock".to_owned()));
+    assert_eq!(built.map(drop), Err(none));
+}

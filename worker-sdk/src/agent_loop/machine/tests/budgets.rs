@@ -137,10 +137,10 @@ fn the_newest_turns_are_never_made_shorter() {
     assert!(matches!(machine.next(), Next::CallModel(_)));
 }
 
-#[test]
-fn a_conversation_is_made_shorter_once_before_a_call_however_wrong_the_estimate_was() {
+/// A machine near its window whose ids are so long that naming a cleared result takes far more than
+/// it is taken for, so that one shortening does not do what it was planned to.
+fn misjudged() -> Machine {
     let mut machine = machine(small());
-    // Ids so long that naming a cleared result takes far more than it is taken for.
     for turn in 0..3 {
         let calls = (0..10).map(|n| {
             let id = format!("{turn}-{n}-{}", "x".repeat(240));
@@ -149,15 +149,38 @@ fn a_conversation_is_made_shorter_once_before_a_call_however_wrong_the_estimate_
         let planned = ask(&mut machine, calls.collect());
         give(&mut machine, &planned, ToolOutcome::Done, &"y".repeat(300));
     }
-    let Next::Compact(compaction) = machine.next() else {
-        panic!("{:?}", machine.next());
-    };
-    machine.compacted(&compaction, &COUNTER);
-    assert!(machine.input_tokens() > small().budget.trigger(1_000));
-    assert!(matches!(machine.next(), Next::CallModel(_)));
+    machine
+}
+
+#[test]
+fn a_conversation_is_made_shorter_until_it_fits_or_nothing_is_left_to_leave_out() {
+    let mut machine = misjudged();
+    let mut plans = Vec::new();
+    while let Next::Compact(compaction) = machine.next() {
+        assert_eq!(machine.compactions() as usize, plans.len());
+        assert!(!plans.contains(&compaction), "{plans:?}");
+        machine.compacted(&compaction, &COUNTER);
+        plans.push(compaction);
+    }
+    assert!(plans.len() > 1, "the first was not enough: {plans:?}");
+    assert!(machine.input_tokens() <= small().budget.trigger(1_000));
     let planned = ask(&mut machine, vec![call("z", "look", &json!({}))]);
     give(&mut machine, &planned, ToolOutcome::Done, "x");
-    assert!(matches!(machine.next(), Next::Compact(_)), "the next call");
+    assert_eq!(machine.compactions(), 0, "of the next call");
+}
+
+#[test]
+fn a_recorded_compaction_that_leaves_out_nothing_new_is_followed_by_another() {
+    let mut machine = misjudged();
+    let Next::Compact(plan) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    // What another version recorded.
+    machine.compacted(&Compaction::default(), &COUNTER);
+    let Next::Compact(again) = machine.next() else {
+        panic!("{:?}", machine.next());
+    };
+    assert_eq!((again, machine.compactions()), (plan, 1));
 }
 
 #[test]
@@ -171,4 +194,59 @@ fn thinking_and_answer_are_kept_free_and_a_window_may_have_any_size() {
         };
         assert_eq!(call.input_tokens_max, input);
     }
+}
+
+#[test]
+fn limits_are_reached_also_where_a_provider_does_not_say_what_it_used() {
+    let tokens = |usage: Usage, limits: Limits| {
+        let mut rules = Rules { limits, ..small() };
+        rules.prices = Some(Prices {
+            input_micros: 1_000_000,
+            cached_micros: 0,
+            output_micros: 0,
+            currency: "EUR".to_owned(),
+        });
+        let mut machine = machine(rules);
+        for turn in 0.. {
+            let Next::CallModel(_) = machine.next() else {
+                break;
+            };
+            assert!(turn < 40, "{:?}", machine.used());
+            let call = call("", "look", &json!({"turn": turn}));
+            let mut response = answer(Finish::ToolCalls, vec![call]);
+            response.usage = usage.clone();
+            machine.model_response(response, &COUNTER);
+            let Next::RunTools(planned) = machine.next() else {
+                panic!("{:?}", machine.next());
+            };
+            give(&mut machine, &planned, ToolOutcome::Done, "x");
+        }
+        (end(&machine), machine.used())
+    };
+    let of_tokens = Limits {
+        total_tokens: Some(500),
+        ..Limits::default()
+    };
+    let (end, used) = tokens(Usage::default(), of_tokens.clone());
+    assert!(
+        matches!(end, End::Aborted(Abort::Tokens(500..800))),
+        "{end:?}"
+    );
+    assert!(used.input_tokens > used.output_tokens && used.output_tokens > 0);
+    let of_cost = Limits {
+        cost_micros: Some(500),
+        ..Limits::default()
+    };
+    let (end, used) = tokens(Usage::default(), of_cost);
+    assert!(
+        matches!(end, End::Aborted(Abort::Cost(500..800))),
+        "{end:?}"
+    );
+    assert_eq!(used.cost_micros, used.input_tokens);
+    // What the provider does say counts.
+    let free = Usage {
+        input_tokens: Some(0),
+        ..Usage::default()
+    };
+    assert_eq!(tokens(free, of_tokens).1.input_tokens, 0);
 }
