@@ -21,7 +21,7 @@
 //!
 //! # Alone
 //! With no harness an agent runs on a journal in a file (feature `local-journal`). When the process
-//! dies, [`Local::attempt`](crate::journal::Local::attempt) under the same run id goes on with the
+//! dies, `journal::Local::attempt` under the same run id goes on with the
 //! run, in any other process that has the file:
 //!
 #![cfg_attr(feature = "local-journal", doc = "```")]
