@@ -92,8 +92,8 @@ impl Places {
 }
 
 impl Run<'_> {
-    /// Runs the calls of this turn that are not settled by the journal. Where a hook has ended the
-    /// run before one of them, those come to their end that had begun, and no other begins.
+    /// Runs the calls of this turn that are not settled by the journal. Where the result of one, or a
+    /// hook before it, has ended the run, those come to their end that had begun, and no other begins.
     pub(super) async fn run_tools(
         &self,
         turn: u32,
@@ -169,10 +169,11 @@ impl Run<'_> {
             while stopped.is_none()
                 && running.len() < self.parts.parallel_tools
                 && !self.ctx.is_cancelled()
-                && !places.has_fatal()
             {
                 let Some(place) = waiting.next() else { break };
-                if let Some((call, open)) = &open[place] {
+                if let Some((call, open)) = &open[place]
+                    && (open.is_begun || !places.has_fatal())
+                {
                     running.push(self.run_call(call, open, place, places, &closing));
                 }
             }
