@@ -114,11 +114,23 @@ pub(crate) fn is_too_deep(value: &Value) -> bool {
 /// Adds a part to an answer that comes in events.
 pub(crate) fn add_part<P>(parts: &mut Vec<P>, part: P) -> Result<(), ModelError> {
     if parts.len() == PARTS_MAX {
-        let message = format!("the answer has more than {PARTS_MAX} parts");
-        return Err(ModelError::new(Failure::Unreadable, message));
+        return Err(too_many_parts());
     }
     parts.push(part);
     Ok(())
+}
+
+/// An answer that came in one piece has no more parts than one that comes in events.
+pub(crate) fn bounded(response: Response) -> Result<Response, ModelError> {
+    match response.blocks.len() > PARTS_MAX {
+        true => Err(too_many_parts()),
+        false => Ok(response),
+    }
+}
+
+fn too_many_parts() -> ModelError {
+    let message = format!("the answer has more than {PARTS_MAX} parts");
+    ModelError::new(Failure::Unreadable, message)
 }
 
 /// An error that came where an answer was to come.

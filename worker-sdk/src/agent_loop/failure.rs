@@ -90,12 +90,13 @@ impl ModelError {
         self
     }
 
+    /// A journal that takes nothing now may take it from the next try, or the next attempt.
     pub(crate) fn not_taken(error: crate::Error) -> Self {
-        Self::new(
-            Failure::Aborted,
-            "a piece of the answer could not be passed on",
-        )
-        .with_cause(error)
+        let failure = match error.retryable() {
+            true => Failure::Transient,
+            false => Failure::Aborted,
+        };
+        Self::new(failure, "a piece of the answer could not be passed on").with_cause(error)
     }
 
     /// What it means.

@@ -2,6 +2,7 @@
 //!
 //! Owns the shapes. When a hook is asked, and what becomes of its answer, is the driver's affair.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
@@ -13,7 +14,7 @@ use crate::context::Context;
 
 /// A call that is about to run, as a hook sees it; see
 /// [`AgentLoopBuilder::before_tool`](super::AgentLoopBuilder::before_tool).
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct PendingCall {
     /// The run: its metadata and its caller, output, log lines, asking other agents, the time left.
@@ -29,6 +30,19 @@ pub struct PendingCall {
     pub idempotency_key: String,
     /// The arguments as the tool gets them: mended, and of its schema.
     pub arguments: Value,
+}
+
+/// Without the arguments: nobody has hidden the secrets in them.
+impl fmt::Debug for PendingCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PendingCall")
+            .field("run_id", &self.run.run_id())
+            .field("tool", &self.tool)
+            .field("class", &self.class)
+            .field("call_id", &self.call_id)
+            .field("idempotency_key", &self.idempotency_key)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What a hook says of a call.

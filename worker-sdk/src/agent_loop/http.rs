@@ -23,11 +23,11 @@ use super::request::Request;
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Unless told otherwise. Models think before they speak; a whole answer of usual length comes within
-/// a few minutes.
+/// Unless told otherwise. Models may think for minutes before they speak, and what is cut is paid for;
+/// a server that only seems to answer is bounded in bytes too.
 const TIMEOUTS: Timeouts = Timeouts {
-    stall: Duration::from_secs(90),
-    call: Duration::from_secs(600),
+    stall: Duration::from_secs(300),
+    call: Duration::from_secs(3600),
 };
 
 /// A word of a secret header that is shorter than this says how it is to be read, such as `Bearer`.
@@ -69,11 +69,13 @@ pub(crate) struct Endpoint {
 impl Endpoint {
     pub(crate) fn new(base_url: &str) -> Result<Self, ProviderError> {
         let address = Address::parse(base_url)?;
+        let mut secrets = Redactor::default();
+        address.hide_query(&mut secrets);
         Ok(Self {
             client: client(&address)?,
             address,
             headers: HeaderMap::new(),
-            secrets: Redactor::default(),
+            secrets,
             timeouts: TIMEOUTS,
         })
     }
@@ -93,13 +95,16 @@ impl Endpoint {
         if address.is_loopback() != self.address.is_loopback() {
             self.client = client(&address)?;
         }
+        address.hide_query(&mut self.secrets);
         self.address = address;
         Ok(self)
     }
 
-    /// A header of every request. It is secret when its name says so.
+    /// A header of every request. It is secret when its name says so: gateways have keys in headers
+    /// such as `Helicone-Auth` and `Ocp-Apim-Subscription-Key`.
     pub(crate) fn header(self, name: &str, value: &str) -> Result<Self, ProviderError> {
-        let secret = is_secret(name);
+        let lower = name.to_ascii_lowercase();
+        let secret = is_secret(name) || lower.contains("auth") || lower.ends_with("key");
         self.with_header(name, value, secret)
     }
 
@@ -152,7 +157,13 @@ impl Endpoint {
             .header("content-type", "application/json")
             .body(body.to_string())
             .send();
-        let response = tokio::time::timeout(time.left(), sending)
+        // The head of a stream comes at once, that of a whole answer when the model is through.
+        let most = if request.stream {
+            time.left()
+        } else {
+            time.left_of_call()
+        };
+        let response = tokio::time::timeout(most, sending)
             .await
             .map_err(|_| time.is_up(Failure::Transient))?
             .map_err(not_sent)?;

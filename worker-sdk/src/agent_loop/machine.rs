@@ -286,19 +286,24 @@ impl Machine {
 
     fn use_up(&mut self, response: &Response, counter: &dyn TokenCounter) {
         let told = &response.usage;
-        let input = told.input_tokens;
+        let input = told.input_tokens.filter(|tokens| *tokens > 0);
         let said = || counter.message(&Message::Assistant(response.said()));
-        // A provider that says nothing must not make the limits reach nothing.
+        // A provider that says nothing, or that it read nothing, must not make the limits reach
+        // nothing.
         let usage = Usage {
             input_tokens: Some(input.unwrap_or_else(|| self.input_tokens())),
             cached_tokens: told.cached_tokens,
-            output_tokens: Some(told.output_tokens.unwrap_or_else(said)),
+            output_tokens: Some(
+                told.output_tokens
+                    .filter(|_| input.is_some())
+                    .unwrap_or_else(said),
+            ),
             ..Usage::default()
         };
         let prices = self.rules.prices.as_ref();
         let cost = prices.map_or(0, |prices| prices.cost_micros(&usage));
         self.used = self.used.and(&usage, cost);
-        if let Some(input) = input.filter(|tokens| *tokens > 0 && !counter.is_exact()) {
+        if let Some(input) = input.filter(|_| !counter.is_exact()) {
             self.transcript.calibrate(input);
         }
     }

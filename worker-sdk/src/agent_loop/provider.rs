@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::decoding::Decoder;
+use super::decoding::{Decoder, bounded};
 use super::failure::ModelError;
 use super::http::{Endpoint, ProviderError};
 use super::model::Model;
@@ -121,7 +121,7 @@ impl<C: Codec> Provider<C> {
         Ok(self)
     }
 
-    /// How long nothing may come before the call is given up. Default 90 s.
+    /// How long nothing may come before the call is given up. Default 5 minutes.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.endpoint = self.endpoint.stall_timeout(timeout);
@@ -129,7 +129,7 @@ impl<C: Codec> Provider<C> {
     }
 
     /// How long one call may take from its begin to the end of its answer, however much comes on the
-    /// way. Default 10 minutes. Time in which the caller takes no pieces does not count.
+    /// way. Default 1 hour. Time in which the caller takes no pieces does not count.
     ///
     /// When all that matters has come, a finish reason or the status of an error, the rest of the
     /// answer is waited for for 5 s at most.
@@ -147,7 +147,7 @@ impl<C: Codec> Provider<C> {
             return answer.events(self.codec.decoder(&self.model), pieces).await;
         }
         // Some servers know no streams and answer whole, whatever they were asked for.
-        let response = self.codec.response(&answer.whole().await?, &self.model)?;
+        let response = bounded(self.codec.response(&answer.whole().await?, &self.model)?)?;
         pieces.text(&response.text()).await?;
         Ok(response)
     }
@@ -171,3 +171,6 @@ impl<C: Codec> Model for Provider<C> {
         answering.await.map_err(|error| self.endpoint.hidden(error))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,7 @@
 //! What a tool is: a name, a description, a schema, a function and how it may be run.
 //!
 //! Owns the settings of one tool and the erasure of its types. Running it, with its timeout and
-//! retries, is `running`'s affair; which tools an agent has is the toolbox's.
+//! retries, is `trying`'s affair; which tools an agent has is the toolbox's.
 
 mod context;
 mod error;

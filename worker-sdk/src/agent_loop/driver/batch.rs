@@ -43,7 +43,7 @@ enum Stop {
 }
 
 impl Stop {
-    /// Whether it is recorded, so that no attempt goes on behind it.
+    /// Whether no attempt goes on behind it.
     fn is_the_end(&self) -> bool {
         match self {
             Self::Step(_) => false,
@@ -145,7 +145,7 @@ impl Run<'_> {
                 Some(Err(Stop::Step(StepError::Journal(_)) | Stop::Hook { .. })) | None
                     if self.ctx.is_cancelled() =>
                 {
-                    return Ok(Some(Abort::Cancelled));
+                    return Ok((!places.has_fatal()).then_some(Abort::Cancelled));
                 }
                 Some(Err(Stop::Hook { error, .. })) => return Err(error),
                 Some(Err(Stop::Step(error))) => return Err(error.into()),
@@ -178,8 +178,9 @@ impl Run<'_> {
                 }
             }
             match running.next().await {
-                Some(Ok(())) => {}
                 // What has begun beside it comes to its end; what waits for a hook does not begin.
+                Some(Ok(())) if places.has_fatal() => closing.cancel(),
+                Some(Ok(())) => {}
                 Some(Err(stop @ Stop::Hook { .. })) => {
                     closing.cancel();
                     if stopped.is_none() || stop.is_the_end() {
@@ -210,6 +211,10 @@ impl Run<'_> {
             Err(StepError::OutcomeUnknown { .. }) => {
                 let unknown = Place::failed(CallState::Unknown, call, UNKNOWN);
                 places.set(place, unknown);
+                Ok(())
+            }
+            // It does not begin: what stopped the run is its end, and is known already.
+            Err(StepError::Failed(error)) if closing.is_cancelled() && error.is_retryable() => {
                 Ok(())
             }
             // The work of a tool has a record for every failure of it.

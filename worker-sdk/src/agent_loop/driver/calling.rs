@@ -62,7 +62,7 @@ impl Run<'_> {
                 return Ok(ModelRecord::TooLong { message: told });
             }
             if !again {
-                return Err(agent_error(error, told));
+                return Err(agent_error(&error, told));
             }
             tokio::time::sleep(wait).await;
         }
@@ -141,12 +141,12 @@ impl Run<'_> {
 }
 
 /// The failure as the result of the step: recorded, and tried again by the next attempt if it may
-/// pass. Its causes stand in its text: the record keeps nothing else of them.
-fn agent_error(error: ModelError, told: String) -> AgentError {
+/// pass. Its causes stand in its text, where no secret is; the record has nothing else of them.
+fn agent_error(error: &ModelError, told: String) -> AgentError {
     let kind = error.failure().error_type();
     let may_pass = error.may_pass();
     let wait = error.retry_after();
-    let mut answer = AgentError::new(kind, told).cause(error);
+    let mut answer = AgentError::new(kind, told);
     if may_pass {
         answer = answer.retryable();
     }

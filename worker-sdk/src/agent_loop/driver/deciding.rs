@@ -47,7 +47,10 @@ impl Run<'_> {
             Verdict::End {
                 error_type,
                 message,
-            } => Some(Err(AgentError::new(error_type, message))),
+            } => {
+                let message = self.parts.redactor.text(&message).into_owned();
+                Some(Err(AgentError::new(error_type, message)))
+            }
         })
     }
 

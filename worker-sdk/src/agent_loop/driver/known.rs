@@ -98,7 +98,7 @@ impl Place {
             outcome: outcome(record.status),
         };
         Self {
-            state: state(record.status),
+            state: state(record.status, tool),
             result: Some(result),
         }
     }
@@ -158,9 +158,11 @@ impl Parts {
     }
 }
 
-/// Whether a call with this record ran.
-fn state(status: ToolStatus) -> CallState {
+/// Whether a call with this record ran. One that was given up in the middle may have had its effect
+/// or not, but for a tool that has none or may have it twice.
+fn state(status: ToolStatus, tool: Option<&Tool>) -> CallState {
     match status {
+        ToolStatus::Timeout if !tool.is_some_and(Tool::may_run_again) => CallState::Unknown,
         ToolStatus::Unknown => CallState::Unknown,
         ToolStatus::Denied => CallState::NeverStarted,
         ToolStatus::Ok | ToolStatus::Error | ToolStatus::Timeout | ToolStatus::Fatal => {

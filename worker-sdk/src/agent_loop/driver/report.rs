@@ -43,11 +43,11 @@ pub struct ToolReport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CallState {
-    /// It ran, and its result is recorded.
+    /// It ran to its end, and its result is recorded.
     Finished,
     /// It did not run: the run was to stop before, its arguments were not valid, or a hook denied it.
     NeverStarted,
-    /// It may have run: it had begun, and its result is not recorded.
+    /// It may have run: it had begun, and its result is not recorded, or it was given up in the middle.
     Unknown,
 }
 

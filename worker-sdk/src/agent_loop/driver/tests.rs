@@ -4,6 +4,7 @@ mod cancelling;
 mod changing;
 mod compacting;
 mod crashing;
+mod ending;
 mod hooks;
 mod setting;
 mod sizes;

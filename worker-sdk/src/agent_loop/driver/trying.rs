@@ -126,11 +126,14 @@ impl Run<'_> {
         loop {
             tries += 1;
             let ctx = ToolContext::new(self.ctx.clone(), call_id, idempotency_key.clone(), tries);
-            let asking = tokio::time::timeout(tool.timeout, check.ask(ctx, arguments.clone()));
-            match asking.await {
-                Ok(Ok(Some(text))) => return Ok(Some(ToolRecord::new(ToolStatus::Ok, text, 0))),
-                Ok(Ok(None)) => return Ok(None),
-                Ok(Err(_)) | Err(_) => {}
+            // A panic on the way to the future counts as one in it.
+            let asking = AssertUnwindSafe(async { check.ask(ctx, arguments.clone()).await });
+            match tokio::time::timeout(tool.timeout, asking.catch_unwind()).await {
+                Ok(Ok(Ok(Some(text)))) => {
+                    return Ok(Some(ToolRecord::new(ToolStatus::Ok, text, 0)));
+                }
+                Ok(Ok(Ok(None))) => return Ok(None),
+                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {}
             }
             let wait = backoff.next_wait(None);
             if tries > tool.max_retries || wait >= self.ctx.time_left() {

@@ -7,8 +7,9 @@ use std::net::IpAddr;
 
 use reqwest::Url;
 
-use super::ProviderError;
+use super::{ProviderError, SECRET_BYTES_MIN};
 use crate::agent_loop::excerpt::head;
+use crate::agent_loop::redact::Redactor;
 
 /// Bytes of an address that cannot be used that are shown at most.
 const SHOWN_BYTES: usize = 200;
@@ -71,6 +72,17 @@ impl Address {
     /// The same as it may be shown.
     pub(super) fn shown(&self, path: &str) -> String {
         format!("{}{path}", self.base)
+    }
+
+    /// Hides what stands in the query: it can be a key, and a server may repeat it.
+    pub(super) fn hide_query(&self, secrets: &mut Redactor) {
+        let values = self
+            .query
+            .split('&')
+            .filter_map(|pair| pair.split_once('='));
+        values
+            .filter(|(name, value)| *name != "api-version" && value.len() >= SECRET_BYTES_MIN)
+            .for_each(|(_, value)| secrets.register(value));
     }
 
     /// Whether it is on this machine.

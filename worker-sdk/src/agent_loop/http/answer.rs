@@ -40,6 +40,7 @@ pub(super) struct Timeouts {
 }
 
 /// The time of one call.
+#[derive(Clone, Copy)]
 pub(super) struct Time {
     timeouts: Timeouts,
     begin: Instant,
@@ -53,8 +54,12 @@ impl Time {
 
     /// How long may be waited now.
     pub(super) fn left(&self) -> Duration {
-        let left = self.timeouts.call.saturating_sub(self.begin.elapsed());
-        left.min(self.timeouts.stall)
+        self.left_of_call().min(self.timeouts.stall)
+    }
+
+    /// How long the call may go on.
+    pub(super) fn left_of_call(&self) -> Duration {
+        self.timeouts.call.saturating_sub(self.begin.elapsed())
     }
 
     /// The error of having waited so long.
@@ -68,10 +73,14 @@ impl Time {
         ModelError::new(failure, message)
     }
 
-    /// All that matters is there.
-    fn rest(&mut self) {
-        self.begin = Instant::now();
-        self.timeouts.call = self.timeouts.call.min(REST_TIMEOUT);
+    /// All that matters is there. Gives the time as it was.
+    fn rest(&mut self) -> Self {
+        let call = self.timeouts.call.min(REST_TIMEOUT);
+        let rest = Self::begins(Timeouts {
+            call,
+            ..self.timeouts
+        });
+        std::mem::replace(self, rest)
     }
 }
 
@@ -118,7 +127,7 @@ impl Answer {
     ) -> Result<Response, ModelError> {
         self.must_be(EVENTS)?;
         let mut incoming = Incoming::new(decoder);
-        let mut is_whole = false;
+        let mut before = None;
         let broken = loop {
             match self.chunk().await {
                 Ok(Some(chunk)) => {
@@ -130,9 +139,14 @@ impl Answer {
                     if incoming.is_done() {
                         break None;
                     }
-                    if !is_whole && incoming.is_whole() {
-                        is_whole = true;
-                        self.time.rest();
+                    match (incoming.is_whole(), before) {
+                        (true, None) => before = Some(self.time.rest()),
+                        // A call behind a finish reason takes it back: the answer goes on.
+                        (false, Some(time)) => {
+                            self.time = time;
+                            before = None;
+                        }
+                        (true, Some(_)) | (false, None) => {}
                     }
                 }
                 Ok(None) => break None,

@@ -243,10 +243,19 @@ fn limits_are_reached_also_where_a_provider_does_not_say_what_it_used() {
         "{end:?}"
     );
     assert_eq!(used.cost_micros, used.input_tokens);
-    // What the provider does say counts.
-    let free = Usage {
-        input_tokens: Some(0),
+    // Nothing is read for no tokens: a provider that says so says nothing.
+    let says = |input, output| Usage {
+        input_tokens: Some(input),
+        output_tokens: Some(output),
         ..Usage::default()
     };
-    assert_eq!(tokens(free, of_tokens).1.input_tokens, 0);
+    let (end, _) = tokens(says(0, 0), of_tokens.clone());
+    assert!(
+        matches!(end, End::Aborted(Abort::Tokens(500..800))),
+        "{end:?}"
+    );
+    // What it does say counts.
+    let (end, used) = tokens(says(90, 10), of_tokens);
+    assert!(matches!(end, End::Aborted(Abort::Tokens(500))), "{end:?}");
+    assert_eq!((used.input_tokens, used.output_tokens), (450, 50));
 }
