@@ -134,6 +134,8 @@ pub struct Core {
     durable_runs: usize,
     /// Those whose request was read and has not left.
     read_ahead: usize,
+    /// Whether they have become fewer than may be read, so that free slots are offered more.
+    reads_again: bool,
     /// Those of which a step could not be written: they are as they are on disk.
     adrift: BTreeSet<RunId>,
     /// Those whose worker was awaited after a restart.
@@ -168,6 +170,7 @@ impl Core {
             drained: Drained::default(),
             durable_runs: 0,
             read_ahead: 0,
+            reads_again: false,
             adrift: BTreeSet::new(),
             restarted: 0,
             store_wake: None,
@@ -268,6 +271,9 @@ impl Core {
             Event::ServerLeaving => self.server_leaving(now, actions),
             Event::ServerLeft => self.server_left(now, actions),
             Event::Tick => self.tick(now, actions),
+        }
+        if std::mem::take(&mut self.reads_again) {
+            self.fill_free(now, actions);
         }
     }
 

@@ -454,8 +454,13 @@ impl Core {
         trim(&mut self.runs);
         self.timers.clear(entry.run.deadline(), Timer::Run(id));
         self.durable_runs -= 1;
-        let held = entry.durable.as_ref().map(|durable| durable.request);
-        self.read_ahead -= usize::from(held == Some(Held::Read));
+        if entry
+            .durable
+            .as_ref()
+            .is_some_and(|it| it.request == Held::Read)
+        {
+            self.reads_less();
+        }
         let key: &AgentKey = &entry.request.agent;
         if let Some(agent) = self.agents.get_mut(key) {
             agent.durable_runs -= 1;

@@ -206,17 +206,19 @@ impl Core {
         agent: &AgentKey,
         actions: &mut Vec<Action>,
     ) {
-        let Some(agent) = self.agents.get(agent) else {
+        let Some(found) = self.agents.get(agent) else {
             return;
         };
-        if agent.ready.is_empty() {
+        if found.ready.is_empty() {
             return;
         }
         let avoids = |run: &RunId| self.runs.get(run).is_some_and(|e| e.avoid.is_some());
-        let avoiding: Vec<RunId> = agent.queue.values().copied().filter(avoids).collect();
+        let avoiding: Vec<RunId> = found.queue.values().copied().filter(avoids).collect();
         for run in avoiding {
             self.place(now, run, actions);
         }
+        // So may durable ones, and those that waited for the version that wrote their steps.
+        self.fill_ready(now, agent, actions);
     }
 
     /// Counts a run against the limits of the queue, or answers BUSY.
@@ -335,6 +337,12 @@ impl Core {
     /// Whether the request of one more durable run may be read.
     fn may_read(&self) -> bool {
         self.reads_pause_until.is_none() && self.read_ahead < READ_AHEAD
+    }
+
+    /// The request of a run that was read is not kept any more.
+    pub(super) fn reads_less(&mut self) {
+        self.reads_again |= self.read_ahead == READ_AHEAD;
+        self.read_ahead -= 1;
     }
 
     /// Whether a slot may be given the entries that go with a durable run's request. They go first

@@ -184,8 +184,7 @@ impl Core {
         if let Some(durable) = &mut entry.durable
             && durable.request != Held::OnDisk
         {
-            self.read_ahead -= usize::from(durable.request == Held::Read);
-            durable.request = Held::OnDisk;
+            let was_read = std::mem::replace(&mut durable.request, Held::OnDisk) == Held::Read;
             durable.replay = None;
             entry.request = Arc::new(entry.request.header());
             if let Some(agent) = self.agents.get_mut(&entry.request.agent)
@@ -193,6 +192,9 @@ impl Core {
             {
                 let (selector, order) = (&entry.selector, entry.order);
                 agent.durable.insert(selector, order, id, true);
+            }
+            if was_read {
+                self.reads_less();
             }
         }
     }

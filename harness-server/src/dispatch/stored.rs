@@ -284,6 +284,11 @@ impl Core {
         if !self.adrift.is_empty() {
             self.wake_for_store(now);
         }
+        self.fill_free(now, actions);
+    }
+
+    /// Offers durable runs that wait to every free slot.
+    pub(super) fn fill_free(&mut self, now: Instant, actions: &mut Vec<Action>) {
         let mut free: Vec<(u64, SlotId)> = self
             .agents
             .values()

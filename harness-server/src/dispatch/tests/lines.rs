@@ -124,3 +124,58 @@ fn of_all_lines_a_slot_stands_in_the_first_run_goes_first() {
     }
     assert_eq!(order, expected);
 }
+
+#[test]
+fn a_slot_that_came_free_while_as_much_was_read_as_may_be_is_filled_when_it_has_left() {
+    const READ_AHEAD: u128 = 64;
+    let mut world = crowd();
+    let mut busy = Vec::new();
+    for at in 0..=READ_AHEAD {
+        let kind = if at == READ_AHEAD { "b" } else { "a" };
+        let slot = world.attach(taking(at + 1, &[("kind", kind)]));
+        world.ask_and_see(ask("echo").timeout(600 * SECOND));
+        busy.push(slot);
+    }
+    let last = busy.pop().expect("the one of kind b");
+    let runs: Vec<RunId> = busy
+        .iter()
+        .map(|_| world.waiting(&[("kind", "a")]))
+        .collect();
+    let theirs = world.waiting(&[("kind", "b")]);
+    for slot in &busy {
+        world.reply(*slot);
+    }
+    for run in &runs {
+        world.load(*run);
+    }
+    world.reply(last);
+    for run in &runs {
+        world.settled(*run);
+    }
+    assert_eq!(world.core.slots[&last].kept_for, Some(theirs));
+    world.over();
+}
+
+#[test]
+fn a_durable_run_gets_the_worker_it_avoids_when_the_other_is_lost() {
+    let mut world = crowd();
+    let avoided = world.attach(taking(1, &[]));
+    let other = world.attach(taking(2, &[]));
+    let (run, _) = world.start_as(ask("echo").timeout(600 * SECOND), start_of());
+    world.settled(run);
+    let declining = if world.run_in(avoided) == Some(run) {
+        avoided
+    } else {
+        other
+    };
+    let busy = if declining == avoided { other } else { avoided };
+    world.ask_and_see(ask("echo").timeout(600 * SECOND));
+    assert!(world.held(busy).is_some());
+    world.reply_with(declining, Reply::Declined);
+    world.settled(run);
+    assert_eq!(world.core.slots[&declining].kept_for, None, "it avoids it");
+    assert!(world.core.slots[&declining].ready.is_some(), "it is free");
+    world.lose(busy);
+    assert_eq!(world.core.slots[&declining].kept_for, Some(run));
+    world.over();
+}
