@@ -311,6 +311,7 @@ impl Engine {
 
     /// Writes what is decided and takes nothing more.
     pub async fn close_store(&self) {
+        self.hand_over();
         if let Some(storage) = self.0.storage.clone() {
             let closed = tokio::task::spawn_blocking(move || storage.store().close());
             closed.await.expect("closing a store must not panic");

@@ -228,10 +228,12 @@ impl Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         let run = self.run;
+        // Gone before it is looked who is left: two may leave at once.
+        drop(std::mem::replace(&mut self.grown, watch::channel(()).1));
         self.engine
             .apply_with(Event::Watched { run, more: false }, |state| {
-                let last = |bell: &watch::Sender<()>| bell.receiver_count() == 1;
-                if state.watches.get(&run).is_some_and(last) {
+                let none_left = |bell: &watch::Sender<()>| bell.receiver_count() == 0;
+                if state.watches.get(&run).is_some_and(none_left) {
                     state.watches.remove(&run);
                     trim(&mut state.watches);
                 }

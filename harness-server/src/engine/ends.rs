@@ -80,9 +80,14 @@ impl Waiting {
 
 impl Engine {
     /// Waits until the end of a durable run is on disk. None when nobody can tell any more, and the
-    /// store is to be asked: it has ended already, or waits to be taken in, its end could not be
-    /// written, or the harness has left.
+    /// store is to be asked: it has ended already, its end could not be written, or the harness has
+    /// left.
     pub async fn end_of(&self, run: RunId) -> Option<End> {
+        let (is_here, is_adrift) = self.stands(run);
+        if let (false, false, Some(storage)) = (is_here, is_adrift, &self.0.storage) {
+            // It waits to be taken in after a start; or it has ended.
+            self.take_in(storage, run, false).await;
+        }
         let ended = {
             let state = &mut *self.lock();
             let is_here = state.core.has_durable(run);
@@ -134,7 +139,13 @@ impl Engine {
 impl super::State {
     fn wait_for_end(&mut self, run: RunId) -> oneshot::Receiver<Told> {
         let (waiting, ended) = oneshot::channel();
-        self.waiting.entry(run).or_default().told.push(waiting);
+        let told = &mut self.waiting.entry(run).or_default().told;
+        // Those who have gone are let go of when there is no room.
+        if told.len() == told.capacity() {
+            told.retain(|it| !it.is_closed());
+            told.reserve(told.len().max(4));
+        }
+        told.push(waiting);
         ended
     }
 }

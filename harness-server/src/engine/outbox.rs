@@ -343,12 +343,15 @@ impl Waiting {
             return Some(request);
         }
         if let Some(replaying) = &mut self.replay {
-            let entry = replaying.take();
+            let Some(entry) = replaying.take() else {
+                // The next ones are being read, which may take long: we are there meanwhile.
+                return std::mem::take(&mut self.heartbeat).then_some(Outgoing::Heartbeat);
+            };
             if replaying.is_over() {
                 self.replay = None;
             }
-            // Nothing comes between the entries that follow a request.
-            return entry.map(Outgoing::Replayed);
+            // Nothing else comes between the entries that follow a request.
+            return Some(Outgoing::Replayed(entry));
         }
         if let Some(seq) = self.appended.take() {
             self.appended_written = seq;

@@ -36,8 +36,10 @@ async fn record(slot: &mut RawSlot, request: &Request) {
 async fn replayed(slot: &mut RawSlot, request: &Request) -> Vec<String> {
     let mut names = Vec::new();
     while names.len() < request.replay_entries as usize {
-        let attach_response::Frame::Entry(told) = slot.next().await else {
-            panic!("nothing comes between the entries of a replay")
+        let told = match slot.next().await {
+            attach_response::Frame::Entry(told) => told,
+            attach_response::Frame::Heartbeat(_) => continue,
+            other => panic!("nothing else comes between the entries of a replay: {other:?}"),
         };
         let Some(entry::Kind::Step(step)) = kind_of(&told) else {
             panic!("only steps were recorded")

@@ -10,7 +10,7 @@ use harness_server::Limits;
 use harness_server::store::Memory;
 use harness_tests::durable::{run_of, start, started, value};
 use harness_tests::raw::{
-    Embedded, RawSlot, SOON, eventually, full_hello, payload, proto, runs, typed, within,
+    Embedded, RawSlot, SOON, full_hello, payload, proto, runs, typed, within,
 };
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -67,7 +67,6 @@ async fn who_starts_a_run_and_waits_is_told_its_end() {
     });
     let request = slot.request().await;
     let waiting = spawn_get(&channel, get_and_wait(&request.run_id, LONG));
-    assert!(!starting.is_finished() && !waiting.is_finished());
     slot.reply(&request, "2").await;
     let run = within(SOON, starting).await.expect("no panic");
     assert_eq!((run.state(), run.attempt), (RunState::Succeeded, 1));
@@ -99,8 +98,12 @@ async fn when_the_time_is_over_a_run_is_told_as_it_stands_and_goes_on() {
     let answer = answer.expect("an answer before the deadline").into_inner();
     assert_eq!(answer.run.expect("a run").state(), RunState::Queued);
     // Hanging up stops nothing.
-    let gone = spawn_get(&channel, get_and_wait(&run.run_id, LONG));
-    gone.abort();
+    let mut client = runs(&channel);
+    let gone = client.get_run(get_and_wait(&run.run_id, LONG));
+    assert!(
+        tokio::time::timeout(wait, gone).await.is_err(),
+        "it waits for longer"
+    );
     let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
     let request = slot.request().await;
     slot.reply(&request, "2").await;
@@ -202,14 +205,16 @@ async fn a_wait_that_is_none_is_refused_and_the_longest_is_none_too_long() {
 
     let mut request = get_and_wait(&run.run_id, LONG);
     request.wait_for_end = Some(negative(315_576_000_000, 0));
-    let waiting = spawn_get(&channel, request);
+    let mut client = runs(&channel);
+    let mut waiting = Box::pin(client.get_run(request));
+    let is_up = tokio::time::timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(is_up.is_err(), "it waits for longer");
     let cancel = harness_proto::v1::CancelRunRequest {
         run_id: run.run_id.clone(),
         ..Default::default()
     };
-    let running = || async { !waiting.is_finished() };
-    eventually(SOON, "it waits", running).await;
     let cancelled = within(SOON, runs(&channel).cancel_run(cancel)).await;
     cancelled.expect("it is cancelled");
-    assert_eq!(told(waiting).await.state(), RunState::Cancelled);
+    let told = within(SOON, waiting).await.expect("an answer").into_inner();
+    assert_eq!(told.run.expect("a run").state(), RunState::Cancelled);
 }

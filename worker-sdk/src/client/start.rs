@@ -124,7 +124,8 @@ impl StartRun {
             labels: self.labels,
             wait_for_end: self.wait_for_end.map(wire::duration_out),
         });
-        let patience = PATIENCE.saturating_add(self.wait_for_end.unwrap_or_default());
+        let wait = self.wait_for_end.unwrap_or_default().min(wire::LONGEST);
+        let patience = PATIENCE.saturating_add(wait);
         request.set_timeout(patience);
         let mut runs = harness.runs();
         let call = harness.called(runs.start_run(request));

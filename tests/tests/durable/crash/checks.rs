@@ -35,7 +35,11 @@ pub(super) async fn runs(stage: &Stage, log: &Path, bound: Duration) {
         assert_eq!(value(&run), format!("\"{key}\""));
     }
     steps_ran_once(log, &recorded);
-    assert!(listed(&channel).await >= acknowledged.len());
+    assert_eq!(
+        listed(&channel).await,
+        acknowledged.len(),
+        "a run for each key"
+    );
 }
 
 /// A journal holds all of a run, once.

@@ -16,7 +16,7 @@ async fn server(pieces: Vec<(Duration, String)>) -> String {
     tokio::spawn(async move {
         let (mut peer, _) = listener.accept().await.expect("a connection");
         let mut asked = [0; 4096];
-        peer.read(&mut asked).await.expect("a request");
+        assert!(peer.read(&mut asked).await.expect("a request") > 0);
         for (wait, piece) in pieces {
             tokio::time::sleep(wait).await;
             // Who asked may have had enough.
