@@ -80,7 +80,28 @@ pub(super) fn writable(path: &Path) -> Result<(), StoreError> {
     }
 }
 
+/// The device of a file and its number there, and nothing else of it: after a look at its times the
+/// next write would note them anew, and the sync behind it write them too, each time.
+#[cfg(target_os = "linux")]
 fn found(file: &Path) -> io::Result<(u64, u64)> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+    match statx(CWD, file, AtFlags::empty(), StatxFlags::INO) {
+        Ok(found) => {
+            let device = makedev(found.stx_dev_major, found.stx_dev_minor);
+            Ok((device, found.stx_ino))
+        }
+        // A sandbox may not know the call.
+        Err(rustix::io::Errno::NOSYS | rustix::io::Errno::PERM) => found_with_times(file),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn found(file: &Path) -> io::Result<(u64, u64)> {
+    found_with_times(file)
+}
+
+fn found_with_times(file: &Path) -> io::Result<(u64, u64)> {
     let file = file.metadata()?;
     Ok((file.dev(), file.ino()))
 }
