@@ -247,6 +247,8 @@ impl Engine {
             }
         }
         self.act(effects);
+        // Whoever staged steps and broke down before it handed them over must not hold up all others.
+        self.hand_over();
     }
 
     /// Tells of a step: Core, and whoever follows its run.
