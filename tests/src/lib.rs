@@ -31,6 +31,7 @@ pub mod durable;
 pub mod guarded;
 mod harness;
 pub mod http2;
+mod logs;
 mod loopback;
 mod port;
 mod process;
@@ -47,6 +48,7 @@ mod worker;
 
 pub use asker::{Answer, Asker, Asking, Stream, error_of};
 pub use harness::{Harness, HarnessBuilder};
+pub use logs::log_to_stderr;
 pub use port::Port;
 pub use process::{Finished, Process, Signal};
 pub use programs::{command, program, python, source};

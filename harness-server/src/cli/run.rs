@@ -133,18 +133,14 @@ impl Get {
     async fn run(self) -> Result<(), CliError> {
         let harness = self.server.connect(PATIENCE).await?;
         let (namespace, run_id) = (&self.run.namespace, &self.run.run_id);
-        let run = match self.wait_for_end {
-            None => {
-                let asked = harness.run(namespace, run_id);
-                self.server.within(PATIENCE, asked).await?
-            }
-            Some(at_most) => {
-                let asked = harness.wait_for_end(namespace, run_id, at_most);
-                let patience = at_most.saturating_add(PATIENCE);
-                self.server.within(patience, asked).await?
+        let asked = async {
+            match self.wait_for_end {
+                None => harness.run(namespace, run_id).await,
+                Some(at_most) => harness.wait_for_end(namespace, run_id, at_most).await,
             }
         };
-        print(&run, self.json)
+        let patience = PATIENCE.saturating_add(self.wait_for_end.unwrap_or_default());
+        print(&self.server.within(patience, asked).await?, self.json)
     }
 }
 

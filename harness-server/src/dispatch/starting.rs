@@ -187,11 +187,10 @@ impl Core {
             let was_read = std::mem::replace(&mut durable.request, Held::OnDisk) == Held::Read;
             durable.replay = None;
             entry.request = Arc::new(entry.request.header());
-            if let Some(agent) = self.agents.get_mut(&entry.request.agent)
-                && agent.durable.remove(&entry.selector, entry.order).is_some()
-            {
-                let (selector, order) = (&entry.selector, entry.order);
-                agent.durable.insert(selector, order, id, true);
+            let agent = self.agents.get_mut(&entry.request.agent);
+            let stood = agent.and_then(|agent| agent.durable.remove(&entry.selector, entry.order));
+            if stood.is_some() {
+                self.queue_durable(id);
             }
             if was_read {
                 self.reads_less();

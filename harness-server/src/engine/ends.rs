@@ -11,6 +11,7 @@ use crate::store::{Entry, Record, State, StoreError};
 
 use super::Engine;
 use super::durable::told;
+use super::storing::Storage;
 
 /// How a durable run ended, as it is on disk.
 #[derive(Clone, Debug)]
@@ -83,11 +84,7 @@ impl Engine {
     /// store is to be asked: it has ended already, its end could not be written, or the harness has
     /// left.
     pub async fn end_of(&self, run: RunId) -> Option<End> {
-        let (is_here, is_adrift) = self.stands(run);
-        if let (false, false, Some(storage)) = (is_here, is_adrift, &self.0.storage) {
-            // It waits to be taken in after a start; or it has ended.
-            self.take_in(storage, run, false).await;
-        }
+        self.come_in(self.0.storage.as_ref()?, run).await;
         let ended = {
             let state = &mut *self.lock();
             let is_here = state.core.has_durable(run);
@@ -97,6 +94,16 @@ impl Engine {
             told = ended => told.ok()?.ok()?,
             () = self.0.left.cancelled() => None,
         }
+    }
+
+    /// Takes a run in that waits for that after a start; of one that has ended nothing comes. False
+    /// when it is being read again because the store failed.
+    async fn come_in(&self, storage: &Arc<Storage>, run: RunId) -> bool {
+        let (is_here, is_adrift) = self.stands(run);
+        if !is_here && !is_adrift {
+            self.take_in(storage, run, false).await;
+        }
+        !is_adrift
     }
 
     /// Asks for a durable run to be stopped; answered once how it ended is on disk.
@@ -110,15 +117,10 @@ impl Engine {
         why: String,
     ) -> Result<(), Box<Failure>> {
         let storage = self.storage("CancelRun")?;
-        let (is_here, is_adrift) = self.stands(run);
-        if is_adrift {
+        if !self.come_in(storage, run).await {
             return Err(told(StoreError::Failed(
                 "the run is being read again".to_owned(),
             )));
-        }
-        if !is_here {
-            // It waits to be taken in after a start; or it has ended, and nothing comes of this.
-            self.take_in(storage, run, false).await;
         }
         let mut ended = None;
         self.apply_with(Event::CancelRequested { run, who, why }, |state| {

@@ -241,11 +241,7 @@ async fn typed(ctx: Context, asked: Asked) -> Result<Answered, AgentError> {
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .log_internal_errors(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .init();
+    harness_tests::log_to_stderr();
     if std::env::var("PUPPET_AGENT").as_deref() == Ok("typed") {
         return Ok(Worker::builder(agent_fn(typed)).name("typed").run().await?);
     }

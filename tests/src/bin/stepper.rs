@@ -24,11 +24,7 @@ async fn reply(ctx: Context, request: Payload, log: Arc<StepLog>) -> Result<Payl
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
-        .log_internal_errors(false)
-        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
-        .init();
+    harness_tests::log_to_stderr();
     let path = std::env::var_os(VARIABLE).ok_or("STEPS_LOG names no file")?;
     let log = Arc::new(StepLog::open(&PathBuf::from(path), "sdk"));
     let worker = Worker::builder(agent_fn(move |ctx, request| {

@@ -51,6 +51,12 @@ fn spawn_get(channel: &Channel, request: GetRunRequest) -> JoinHandle<Result<Run
     })
 }
 
+/// Starts a run on a task of its own, which waits for its end.
+fn spawn_start(channel: &Channel, request: StartRunRequest) -> JoinHandle<Run> {
+    let channel = channel.clone();
+    tokio::spawn(async move { started(&channel, request).await })
+}
+
 async fn told(call: JoinHandle<Result<Run, Status>>) -> Run {
     let told = within(SOON, call).await.expect("no panic");
     told.expect("a run")
@@ -61,10 +67,7 @@ async fn who_starts_a_run_and_waits_is_told_its_end() {
     let harness = harness().await;
     let channel = harness.connect().await;
     let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
-    let starting = tokio::spawn({
-        let channel = channel.clone();
-        async move { started(&channel, start_and_wait("1", LONG)).await }
-    });
+    let starting = spawn_start(&channel, start_and_wait("1", LONG));
     let request = slot.request().await;
     let waiting = spawn_get(&channel, get_and_wait(&request.run_id, LONG));
     slot.reply(&request, "2").await;
@@ -119,17 +122,14 @@ async fn one_key_waits_for_one_run() {
         idempotency_key: "k".to_owned(),
         ..start_and_wait("1", LONG)
     };
-    let start = |channel: &Channel| {
-        let channel = channel.clone();
-        tokio::spawn(async move { started(&channel, keyed()).await })
-    };
-    let (first, second) = (start(&channel), start(&channel));
+    let start = || spawn_start(&channel, keyed());
+    let (first, second) = (start(), start());
     let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
     let request = slot.request().await;
     slot.reply(&request, "2").await;
     let first = within(SOON, first).await.expect("no panic");
     let second = within(SOON, second).await.expect("no panic");
-    let third = within(SOON, start(&channel)).await.expect("no panic");
+    let third = within(SOON, start()).await.expect("no panic");
     assert_eq!(value(&first), "2");
     assert_eq!((&first, &first), (&second, &third));
 }
@@ -170,10 +170,7 @@ async fn a_harness_that_leaves_tells_those_who_wait_how_their_runs_stand() {
     let harness = Embedded::storing(limits, Some(Arc::new(Memory::default()))).await;
     let channel = harness.connect().await;
     let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
-    let starting = tokio::spawn({
-        let channel = channel.clone();
-        async move { started(&channel, start_and_wait("1", LONG)).await }
-    });
+    let starting = spawn_start(&channel, start_and_wait("1", LONG));
     let request = slot.request().await;
     harness.leave();
     let run = within(SOON, starting).await.expect("no panic");
