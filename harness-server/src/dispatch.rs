@@ -33,7 +33,7 @@ mod writes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
@@ -138,6 +138,8 @@ pub struct Core {
     reads_again: bool,
     /// Those of which a step could not be written: they are as they are on disk.
     adrift: BTreeSet<RunId>,
+    /// How many notes are on their way to the journals of those that have ended.
+    noting: BTreeMap<RunId, usize>,
     /// Those whose worker was awaited after a restart.
     restarted: u32,
     /// When the store is tried again.
@@ -172,6 +174,7 @@ impl Core {
             read_ahead: 0,
             reads_again: false,
             adrift: BTreeSet::new(),
+            noting: BTreeMap::new(),
             restarted: 0,
             store_wake: None,
             reads_pause_until: None,

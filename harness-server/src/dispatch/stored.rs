@@ -4,6 +4,7 @@
 //! restart: what was decided and not written has not happened. Its worker is told that its call is
 //! lost and comes back.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -72,7 +73,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let Some(durable) = self.durable_mut(id) else {
-            return;
+            return self.noted(id);
         };
         match stored {
             Stored::Done => {
@@ -89,6 +90,16 @@ impl Core {
             Stored::Existing(run) => self.unmade(now, id, Ok(run), actions),
             Stored::Conflict(_) => self.unmade(now, id, Err(Box::new(conflict())), actions),
             Stored::Failed(why) => self.unwritten(now, id, &why, actions),
+        }
+    }
+
+    /// What became of the work of a run that is not here any more is on disk, or will not be.
+    fn noted(&mut self, id: RunId) {
+        if let Entry::Occupied(mut left) = self.noting.entry(id) {
+            *left.get_mut() -= 1;
+            if *left.get() == 0 {
+                left.remove();
+            }
         }
     }
 

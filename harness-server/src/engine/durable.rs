@@ -109,12 +109,6 @@ impl Engine {
         Ok(read.await.map_err(told)?.entries.into_iter().next())
     }
 
-    /// Whether a worker owes a released for a run.
-    #[must_use]
-    pub fn is_owed(&self, run: RunId) -> bool {
-        self.lock().core.is_owed(run)
-    }
-
     /// What a worker gets that wants to go on with lost work.
     pub async fn resumes(&self, worker: WorkerId, delivery: Delivery, lease: Lease) -> Resumes {
         let not_yours = Resumes::Ends(End::Refused(Refusal::NotYours));
