@@ -217,6 +217,7 @@ impl Core {
             Event::Frame { slot, frame } => self.frame(now, slot, frame, actions),
             Event::Lost { slot, why } => self.lost(now, slot, &why, actions),
             Event::Died { slot, failure } => self.died(now, slot, failure, actions),
+            Event::Perished { work, failure } => self.perished(now, work, failure, actions),
             Event::Stopping { worker, rung } => self.stopping(now, worker, rung, actions),
             Event::Stopped { worker, proof } => self.stopped(now, worker, proof, actions),
             Event::Remembered { agent } => self.remember_agent(now, agent),

@@ -364,21 +364,7 @@ impl Core {
         };
         self.insert_durable(id, entry);
         if adopted.running {
-            self.restarted += 1;
-            let spread = RESTART_SPREAD * self.restarted;
-            let message = match was_adrift {
-                true => "the store failed and its worker did not come back in time",
-                false => "the harness was started anew and its worker did not come back in time",
-            };
-            let away = Away {
-                until: now + self.limits.reattach_window + spread,
-                cause: Cause::Restarted,
-                failure: Failure::new(Code::WorkerLost, message),
-            };
-            self.timers.set(away.until, Timer::Reattach(id));
-            if let Some(durable) = self.durable_mut(id) {
-                durable.away = Some(away);
-            }
+            self.await_worker(now, id, was_adrift);
             if let Some(began) = adopted.began {
                 self.time_attempt(id, began);
             }
@@ -396,6 +382,33 @@ impl Core {
                 self.queue_durable(id);
                 self.settle(now, id, actions);
             }
+        }
+    }
+
+    /// An attempt under way is taken in: its worker has a while to come back.
+    fn await_worker(&mut self, now: Instant, id: RunId, was_adrift: bool) {
+        let (spread, message) = match was_adrift {
+            // Few of them are taken in at once.
+            true => (
+                Duration::ZERO,
+                "the store failed and its worker did not come back in time",
+            ),
+            false => {
+                self.restarted += 1;
+                (
+                    RESTART_SPREAD * self.restarted,
+                    "the harness was started anew and its worker did not come back in time",
+                )
+            }
+        };
+        let away = Away {
+            until: now + self.limits.reattach_window + spread,
+            cause: Cause::Restarted,
+            failure: Failure::new(Code::WorkerLost, message),
+        };
+        self.timers.set(away.until, Timer::Reattach(id));
+        if let Some(durable) = self.durable_mut(id) {
+            durable.away = Some(away);
         }
     }
 }
