@@ -109,6 +109,12 @@ pub(super) fn model_error(
     );
 }
 
+/// The hooks let a call run. `by` is who said so, as far as they tell.
+pub(super) fn tool_allowed(tool: &str, call_id: &str, by: Option<&str>, latency: Duration) {
+    let latency_ms = millis(latency);
+    info!(tool, call_id, by, latency_ms, "tool_allowed");
+}
+
 pub(super) fn tool_dispatch(tool: &str, args: &str, attempt: u32) {
     info!(tool, args, attempt, "tool_dispatch");
 }

@@ -115,6 +115,11 @@ impl AgentLoopBuilder {
     /// either again. A worker that dies before that leaves nothing, and the next one asks again,
     /// under the same [`PendingCall::idempotency_key`].
     ///
+    /// # What an operator is told
+    /// The event `tool_allowed` with the call and, from [`Verdict::allowed_by`], who allowed it; of a
+    /// call that is denied, `tool_result` with the status `denied`. What is read back from the journal
+    /// was told when it was decided.
+    ///
     /// # How long it may take
     /// Until the run's deadline, when the run ends with `DEADLINE_EXCEEDED`. When the run is
     /// cancelled the hook is dropped, and the call was never started. Hooks of calls that run beside

@@ -1,5 +1,7 @@
 //! What an operator is told, and what not.
 
+mod calls;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
@@ -16,7 +18,7 @@ use crate::agent_loop::failure::{Failure, ModelError};
 use crate::agent_loop::machine::End;
 use crate::agent_loop::scripted::{Line, ScriptedModel};
 use crate::agent_loop::tool::{Tool, ToolContext, ToolError};
-use crate::testing;
+use crate::testing::{self, ContextBuilder};
 
 /// Keeps every event and span of its thread as text, and each span's parent. It is the subscriber of
 /// the whole program: whether an event is wanted is remembered for all threads, so one that came and
@@ -29,12 +31,17 @@ thread_local! {
 
 /// Runs the agent on this thread, which is the test's alone.
 async fn heard(run_id: &str, agent: AgentLoop) -> (Heard, Ended) {
+    heard_of(&agent, testing::context().run_id(run_id)).await
+}
+
+/// The same, of an attempt of whichever run this is the context of.
+async fn heard_of(agent: &AgentLoop, run: ContextBuilder) -> (Heard, Ended) {
     static LISTENING: Once = Once::new();
     LISTENING.call_once(|| {
         tracing::subscriber::set_global_default(Listener).expect("the only subscriber");
     });
     HEARD.take();
-    let (ctx, _) = testing::context().run_id(run_id).build();
+    let (ctx, _) = run.build();
     let ended = agent.run(&ctx, &"go".into()).await.expect("a run");
     (HEARD.take(), ended)
 }
@@ -145,6 +152,15 @@ async fn each_thing_that_happens_is_one_event_and_no_secret_is_in_it() {
     }
     let told = super::setting::results(&ended);
     assert_eq!(told[0].text, "no access with [redacted]");
+}
+
+impl Heard {
+    /// The events of this name, in order.
+    fn of(&self, name: &str) -> Vec<&str> {
+        let message = format!("message={name}");
+        let named = self.events.iter().map(String::as_str);
+        named.filter(|event| event.contains(&message)).collect()
+    }
 }
 
 /// An error that is because of another.
