@@ -7,6 +7,7 @@
 mod batch;
 mod builder;
 mod calling;
+mod checking;
 mod deciding;
 mod known;
 mod report;

@@ -124,6 +124,25 @@ pub(super) fn tool_result(tool: &str, latency: Duration, status: &'static str) {
     info!(tool, latency_ms, status, "tool_result");
 }
 
+/// A try of a tool's check failed. `wait` is how long until the next; None when there is none, and
+/// the outcome of the call is unknown.
+pub(super) fn check_failed(
+    tool: &str,
+    call_id: &str,
+    attempt: u32,
+    error: &str,
+    wait: Option<Duration>,
+) {
+    warn!(
+        tool,
+        call_id,
+        attempt,
+        error,
+        retry_in_ms = wait.map(millis),
+        "check_failed"
+    );
+}
+
 pub(super) fn abort(reason: &Abort, turn: u32) {
     info!(%reason, turn, "abort");
 }

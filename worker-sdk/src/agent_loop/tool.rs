@@ -197,7 +197,9 @@ impl Tool {
 
     /// Makes it [`Class::Verifiable`]. When a worker died between the begin and the end of a run of
     /// the tool, `check` is asked with the same idempotency key: Some is what the tool would have
-    /// returned, None says that it did not happen and may run.
+    /// returned, None says that it did not happen and may run. A check that fails is asked again, as
+    /// often as the tool may be tried again; when it never answers, the model is told that the
+    /// outcome is unknown, and the tool is not run. Each failure is an event, `check_failed`.
     ///
     /// ```
     /// use worker_sdk::agent_loop::{Tool, ToolContext, ToolError};

@@ -1,9 +1,13 @@
-//! What an operator is told of a tool call before it runs.
+//! What an operator is told of a tool call beside its tries: who allowed it, and what became of it
+//! when the attempt that had begun it died.
 
-use super::super::setting::World;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::super::setting::{World, tool};
 use super::*;
-use crate::agent_loop::{PendingCall, Verdict};
-use crate::journal::Memory;
+use crate::agent_loop::{Class, PendingCall, Verdict};
+use crate::journal::{Entry, Memory};
 
 #[tokio::test(flavor = "current_thread")]
 async fn who_allowed_a_call_is_an_event_of_the_attempt_that_asked() {
@@ -70,4 +74,113 @@ async fn a_hook_that_names_nobody_is_an_event_without_a_name() {
         panic!("{:?}", heard.events);
     };
     assert!(!allowed.contains("by="), "{allowed}");
+}
+
+/// A journal of an attempt that died in the middle of a call of this tool.
+async fn died_in(order: Tool) -> (impl Fn() -> AgentLoop, Memory) {
+    let journal = Memory::new();
+    let agent = move || {
+        let call = Line::call_as("c1", "order", r#"{"n": 1}"#);
+        let model = ScriptedModel::new([call, Line::text("done")]);
+        let agent = AgentLoop::builder(model).tool(order.clone());
+        agent.secret("hunter22").build().expect("an agent")
+    };
+    let (ctx, _) = testing::context().journal(journal.clone()).build();
+    let first = agent();
+    let prompt = "go".into();
+    let dies = tokio::time::timeout(Duration::from_secs(1), first.run(&ctx, &prompt));
+    assert!(dies.await.is_err(), "the tool hangs");
+    (agent, journal)
+}
+
+fn hanging(class: Class) -> Tool {
+    tool("order", |_, _| std::future::pending()).class(class)
+}
+
+/// What an operator finds in the journal of the failure of a tool's call.
+fn operator(journal: &Memory) -> Option<String> {
+    let entries = journal.entries();
+    let step = entries.iter().rev().find_map(|entry| match &entry.entry {
+        Entry::Step(step) if step.name() == "tool/order" => step.value(),
+        _ => None,
+    });
+    let record: serde_json::Value = step?.to_json().expect("JSON");
+    record["operator"].as_str().map(str::to_owned)
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn each_failure_of_a_check_is_an_event_with_its_reason_and_the_journal_has_the_last() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let check = move |_: ToolContext, _: serde_json::Value| {
+        let times = asked.fetch_add(1, Ordering::SeqCst);
+        async move {
+            assert!(times != 1, "the check is broken");
+            if times == 0 {
+                std::future::pending::<()>().await;
+            }
+            let failed = ToolError::new("no answer").operator("the shop of hunter22 is shut");
+            Err::<Option<String>, _>(failed)
+        }
+    };
+    let order = hanging(Class::Idempotent).max_retries(2).verified_by(check);
+    let (agent, journal) = died_in(order).await;
+    let run = testing::context().attempt(2).journal(journal.clone());
+    let (heard, _) = heard_of(&agent(), run).await;
+    let [hung, panicked, failed] = heard.of("check_failed")[..] else {
+        panic!("{:?}", heard.events);
+    };
+    let last = "error=\"no answer: the shop of [redacted] is shut\"";
+    for (event, attempt, why) in [
+        (hung, "attempt=1", "error=\"it timed out after 30s\""),
+        (panicked, "attempt=2", "error=\"it panicked\""),
+        (failed, "attempt=3", last),
+    ] {
+        for part in ["tool=\"order\"", "call_id=\"c1\"", attempt, why] {
+            assert!(event.contains(part), "{part}: {event}");
+        }
+        assert_eq!(event.contains("retry_in_ms"), event != failed, "{event}");
+    }
+    let [result] = heard.of("tool_result")[..] else {
+        panic!("{:?}", heard.events);
+    };
+    assert!(result.contains("status=\"unknown\""), "{result}");
+    assert!(heard.of("tool_dispatch").is_empty(), "it does not run");
+    assert_eq!(
+        operator(&journal).as_deref(),
+        Some("the check of order failed: no answer: the shop of [redacted] is shut")
+    );
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn what_a_check_found_is_the_result_of_the_call_and_one_that_found_nothing_is_no_event() {
+    for found in [Some("found"), None] {
+        let check = move |_: ToolContext, _: serde_json::Value| async move { Ok(found) };
+        let order = hanging(Class::Idempotent).verified_by(check);
+        let (agent, journal) = died_in(order).await;
+        let run = testing::context().attempt(2).journal(journal.clone());
+        let (heard, _) = heard_of(&agent(), run).await;
+        let [result] = heard.of("tool_result")[..] else {
+            panic!("{:?}", heard.events);
+        };
+        let (status, runs) = match found {
+            Some(_) => ("status=\"ok\"", 0),
+            None => ("status=\"timeout\"", 1),
+        };
+        assert!(result.contains(status), "{result}");
+        assert_eq!(heard.of("tool_dispatch").len(), runs);
+        assert!(heard.of("check_failed").is_empty());
+    }
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn a_side_effect_whose_outcome_is_lost_is_told_as_unknown() {
+    let (agent, journal) = died_in(hanging(Class::SideEffect)).await;
+    let run = testing::context().attempt(2).journal(journal);
+    let (heard, _) = heard_of(&agent(), run).await;
+    let [result] = heard.of("tool_result")[..] else {
+        panic!("{:?}", heard.events);
+    };
+    for part in ["tool=\"order\"", "status=\"unknown\""] {
+        assert!(result.contains(part), "{part}: {result}");
+    }
 }
