@@ -270,21 +270,22 @@ impl Run<'_> {
         let request = self.request(machine, call);
         let step = self
             .ctx
-            .step(super::record::MODEL, |_| self.model_work(request))
+            .step(super::record::MODEL, |_| self.model_work(machine, request))
             .key(turn_key(call.turn))
             .read_only();
         match self.unless_cancelled(step).await {
-            Ok(Some(ModelRecord::Answered { response, prompt })) => {
-                if prompt != self.prompt {
-                    return Err(AgentError::journal_mismatch(OTHER_PROMPT));
-                }
-                machine.model_response(*response, &*self.parts.counter);
+            Ok(Some(ModelRecord::Answered { prompt, .. })) if prompt != self.prompt => {
+                return Err(AgentError::journal_mismatch(OTHER_PROMPT));
             }
-            Ok(Some(ModelRecord::TooLong { .. })) => machine.context_exceeded(),
+            Ok(Some(record)) => record.feed(machine, &*self.parts.counter),
             // The loop looks at the cancellation next.
             Ok(None) => {}
-            Err(StepError::Failed(error)) => machine.model_failed(calling::failed(&error)),
+            Err(StepError::Failed(error)) => {
+                machine.lost(calling::lost_by(&error));
+                machine.model_failed(calling::failed(&error));
+            }
             Err(StepError::Journal(error)) if error.kind() == ErrorKind::PayloadTooLarge => {
+                machine.lost(self.lost());
                 machine.model_failed(calling::not_recorded(&error));
             }
             Err(other) => return Err(other.into()),

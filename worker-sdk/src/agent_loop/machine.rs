@@ -123,8 +123,8 @@ enum Phase {
     Ended(End),
 }
 
-/// What all model calls of a run used: what the provider said, and where it said nothing what was
-/// estimated. Calls that failed, or whose answer was lost with a worker, are not in it.
+/// What all model calls of a run used: what the provider said, and where it said nothing of an answer
+/// what was estimated. A call that failed is in it as far as its provider said what it used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Used {
     /// Tokens read, cached ones included.
@@ -143,13 +143,16 @@ impl Used {
 
     /// The same and a call more. A provider that tells of more than there can be reaches every
     /// limit and wraps around none.
-    fn and(self, usage: &Usage, cost_micros: u64) -> Self {
-        let told = |tokens: Option<u64>| tokens.unwrap_or(0);
+    pub(crate) fn plus(self, more: Self) -> Self {
         Self {
-            input_tokens: self.input_tokens.saturating_add(told(usage.input_tokens)),
-            output_tokens: self.output_tokens.saturating_add(told(usage.output_tokens)),
-            cost_micros: self.cost_micros.saturating_add(cost_micros),
+            input_tokens: self.input_tokens.saturating_add(more.input_tokens),
+            output_tokens: self.output_tokens.saturating_add(more.output_tokens),
+            cost_micros: self.cost_micros.saturating_add(more.cost_micros),
         }
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        *self == Self::default()
     }
 }
 
@@ -225,15 +228,43 @@ impl Machine {
         if self.turns >= limits.turns {
             return Some(Abort::Turns(limits.turns));
         }
-        let tokens = self.used.tokens();
+        self.spent(self.used)
+    }
+
+    /// The limit on what is used that this reaches.
+    fn spent(&self, used: Used) -> Option<Abort> {
+        let limits = &self.rules.limits;
+        let tokens = used.tokens();
         if limits.total_tokens.is_some_and(|most| tokens >= most) {
             return Some(Abort::Tokens(tokens));
         }
-        let cost = self.used.cost_micros;
+        let cost = used.cost_micros;
         if limits.cost_micros.is_some_and(|most| cost >= most) {
             return Some(Abort::Cost(cost));
         }
         None
+    }
+
+    /// Whether tries of the next call that used this too leave nothing for another.
+    pub fn is_spent_with(&self, lost: Used) -> bool {
+        self.spent(self.used.plus(lost)).is_some()
+    }
+
+    /// Tries of the next call used this and came to no answer. What is recorded of the call is fed
+    /// behind it.
+    pub fn lost(&mut self, lost: Used) {
+        if matches!(self.phase, Phase::Ready) {
+            self.used = self.used.plus(lost);
+        }
+    }
+
+    /// The call was given up, as its tries left nothing for another, and that is recorded. Where the
+    /// limits have been raised since, another call is made.
+    pub fn given_up(&mut self) {
+        if matches!(self.phase, Phase::Ready) {
+            self.turns += 1;
+            self.compactions = 0;
+        }
     }
 
     /// The model answered, and that is recorded.
@@ -301,8 +332,12 @@ impl Machine {
             ..Usage::default()
         };
         let prices = self.rules.prices.as_ref();
-        let cost = prices.map_or(0, |prices| prices.cost_micros(&usage));
-        self.used = self.used.and(&usage, cost);
+        let cost_micros = prices.map_or(0, |prices| prices.cost_micros(&usage));
+        self.used = self.used.plus(Used {
+            input_tokens: usage.input_tokens.unwrap_or(0),
+            output_tokens: usage.output_tokens.unwrap_or(0),
+            cost_micros,
+        });
         if let Some(input) = input.filter(|_| !counter.is_exact()) {
             self.transcript.calibrate(input);
         }

@@ -10,7 +10,7 @@ use tracing::{Span, info, info_span, warn};
 
 use super::failure::ModelError;
 use super::machine::{Abort, Used};
-use super::response::Response;
+use super::response::{Response, Usage};
 
 /// The run. Its id is that of the trace.
 pub(super) fn invoke_agent(run_id: &str, provider: &str, model: &str) -> Span {
@@ -53,10 +53,22 @@ pub(super) fn answered(span: &Span, response: &Response) {
         "gen_ai.response.finish_reasons",
         response.finish_raw.as_str(),
     );
-    if let Some(tokens) = response.usage.input_tokens {
+    used(span, &response.usage);
+}
+
+/// What is known of a model call when it has failed.
+pub(super) fn not_answered(span: &Span, error: &ModelError) {
+    span.record("error.type", error.failure().error_type());
+    if let Some(usage) = error.usage() {
+        used(span, usage);
+    }
+}
+
+fn used(span: &Span, usage: &Usage) {
+    if let Some(tokens) = usage.input_tokens {
         span.record("gen_ai.usage.input_tokens", tokens);
     }
-    if let Some(tokens) = response.usage.output_tokens {
+    if let Some(tokens) = usage.output_tokens {
         span.record("gen_ai.usage.output_tokens", tokens);
     }
 }

@@ -91,10 +91,7 @@ impl AgentLoop {
                     }
                 }
                 Next::CallModel(_) => match steps.value::<ModelRecord>(MODEL, &turn_key(turn)) {
-                    Some(ModelRecord::Answered { response, .. }) => {
-                        machine.model_response(*response, counter);
-                    }
-                    Some(ModelRecord::TooLong { .. }) => machine.context_exceeded(),
+                    Some(record) => record.feed(&mut machine, counter),
                     None => break false,
                 },
                 Next::RunTools(planned) => {

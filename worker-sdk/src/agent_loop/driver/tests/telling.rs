@@ -16,6 +16,7 @@ use tracing::{Event, Metadata, Subscriber};
 use super::super::{AgentLoop, Ended};
 use crate::agent_loop::failure::{Failure, ModelError};
 use crate::agent_loop::machine::End;
+use crate::agent_loop::response::Usage;
 use crate::agent_loop::scripted::{Line, ScriptedModel};
 use crate::agent_loop::tool::{Tool, ToolContext, ToolError};
 use crate::testing::{self, ContextBuilder};
@@ -234,4 +235,19 @@ async fn spans_have_the_names_of_the_conventions_and_their_parent() {
         assert!(text.contains("gen_ai.operation.name"), "{text}");
     }
     assert!(below("chat")[0].0.contains("gen_ai.usage.output_tokens"));
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn what_a_failed_try_used_is_in_its_span() {
+    let usage = Usage {
+        input_tokens: Some(17),
+        ..Usage::default()
+    };
+    let cut = ModelError::new(Failure::Cut, "cut").with_usage(usage);
+    let model = ScriptedModel::new([Line::text("hello")]).failing([cut]);
+    let agent = AgentLoop::builder(model).build().expect("an agent");
+    let (heard, _) = heard("r", agent).await;
+    let failed = |(text, _): &(String, _)| text.contains("ModelCut");
+    let (span, _) = heard.spans.into_values().find(failed).expect("its span");
+    assert!(span.contains("gen_ai.usage.input_tokens=17"), "{span}");
 }
