@@ -127,13 +127,13 @@ pub(super) fn tool_allowed(tool: &str, call_id: &str, by: Option<&str>, latency:
     info!(tool, call_id, by, latency_ms, "tool_allowed");
 }
 
-pub(super) fn tool_dispatch(tool: &str, args: &str, attempt: u32) {
-    info!(tool, args, attempt, "tool_dispatch");
+pub(super) fn tool_dispatch(tool: &str, call_id: &str, args: &str, attempt: u32) {
+    info!(tool, call_id, args, attempt, "tool_dispatch");
 }
 
-pub(super) fn tool_result(tool: &str, latency: Duration, status: &'static str) {
+pub(super) fn tool_result(tool: &str, call_id: &str, latency: Duration, status: &'static str) {
     let latency_ms = millis(latency);
-    info!(tool, latency_ms, status, "tool_result");
+    info!(tool, call_id, latency_ms, status, "tool_result");
 }
 
 /// A try of a tool's check failed. `wait` is how long until the next; None when there is none, and

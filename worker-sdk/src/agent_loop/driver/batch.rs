@@ -211,7 +211,8 @@ impl Run<'_> {
                 Ok(())
             }
             Err(StepError::OutcomeUnknown { .. }) => {
-                telemetry::tool_result(&call.name, Duration::ZERO, ToolStatus::Unknown.name());
+                let status = ToolStatus::Unknown.name();
+                telemetry::tool_result(&call.name, &call.id, Duration::ZERO, status);
                 let unknown = Place::failed(CallState::Unknown, call, UNKNOWN);
                 places.set(place, unknown);
                 Ok(())

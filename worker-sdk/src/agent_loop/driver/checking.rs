@@ -51,7 +51,7 @@ impl Run<'_> {
             }
             tokio::time::sleep(wait).await;
         };
-        telemetry::tool_result(&tool.name, begin.elapsed(), record.status.name());
+        telemetry::tool_result(&tool.name, call_id, begin.elapsed(), record.status.name());
         Ok(Some(record))
     }
 

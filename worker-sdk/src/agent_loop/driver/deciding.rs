@@ -54,7 +54,7 @@ impl Run<'_> {
             }
             Verdict::Deny(why) => {
                 let status = ToolStatus::Denied;
-                telemetry::tool_result(&tool, begin.elapsed(), status.name());
+                telemetry::tool_result(&tool, &call_id, begin.elapsed(), status.name());
                 let why = self.parts.redactor.text(&why);
                 Some(Ok(ToolRecord::denied(&why)))
             }

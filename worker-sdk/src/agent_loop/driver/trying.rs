@@ -46,14 +46,14 @@ impl Run<'_> {
         let mut tries = 0;
         loop {
             tries += 1;
-            telemetry::tool_dispatch(&tool.name, &logged, tries);
+            telemetry::tool_dispatch(&tool.name, call_id, &logged, tries);
             let begin = Instant::now();
             let ctx = ToolContext::new(self.ctx.clone(), call_id, idempotency_key.clone(), tries);
             let span = telemetry::execute_tool(&self.span, &tool.name, call_id);
             let tried = try_once(tool, ctx, arguments.clone())
                 .instrument(span)
                 .await;
-            telemetry::tool_result(&tool.name, begin.elapsed(), status(&tried).name());
+            telemetry::tool_result(&tool.name, call_id, begin.elapsed(), status(&tried).name());
             let least = retry_after(&tried);
             let wait = backoff.next_wait(least);
             let may_again = may_run_again(tool, &tried) && tries <= tool.max_retries;

@@ -147,7 +147,10 @@ async fn each_thing_that_happens_is_one_event_and_no_secret_is_in_it() {
         .events
         .iter()
         .find(|event| event.contains("tool_dispatch"));
-    assert!(dispatch.is_some_and(|event| event.contains("rivers") && event.contains("attempt=1")));
+    let dispatch = dispatch.expect("it is dispatched");
+    for part in ["rivers", "attempt=1", "call_id=\"call_1_0\""] {
+        assert!(dispatch.contains(part), "{part}: {dispatch}");
+    }
     for hidden in ["hunter22", "k-123", "A private answer"] {
         assert!(!all.contains(hidden), "{hidden}: {all}");
     }

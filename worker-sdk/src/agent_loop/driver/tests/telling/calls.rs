@@ -55,7 +55,11 @@ async fn who_allowed_a_call_is_an_event_of_the_attempt_that_asked() {
     }
     let results = heard.of("tool_result");
     let denied = results.iter().filter(|event| event.contains("denied"));
-    assert_eq!(denied.count(), 1, "{results:?}");
+    let denied: Vec<_> = denied.collect();
+    assert!(
+        denied.len() == 1 && denied[0].contains("call_id=\"c3\""),
+        "{results:?}"
+    );
     // What the journal holds was told by the attempt that decided it.
     let (heard, again) = heard_of(&agent(false), run(2)).await;
     assert_eq!(again, first);
@@ -143,7 +147,10 @@ async fn each_failure_of_a_check_is_an_event_with_its_reason_and_the_journal_has
     let [result] = heard.of("tool_result")[..] else {
         panic!("{:?}", heard.events);
     };
-    assert!(result.contains("status=\"unknown\""), "{result}");
+    assert!(
+        result.contains("status=\"unknown\"") && result.contains("call_id=\"c1\""),
+        "{result}"
+    );
     assert!(heard.of("tool_dispatch").is_empty(), "it does not run");
     assert_eq!(
         operator(&journal).as_deref(),
@@ -180,7 +187,7 @@ async fn a_side_effect_whose_outcome_is_lost_is_told_as_unknown() {
     let [result] = heard.of("tool_result")[..] else {
         panic!("{:?}", heard.events);
     };
-    for part in ["tool=\"order\"", "status=\"unknown\""] {
+    for part in ["tool=\"order\"", "call_id=\"c1\"", "status=\"unknown\""] {
         assert!(result.contains(part), "{part}: {result}");
     }
 }
