@@ -65,7 +65,7 @@ pub struct Budget {
     /// Tokens an answer may have when the one before was cut off. Default 16,384; not more than
     /// `max_output_tokens` means that there is no second try.
     pub max_output_tokens_retry: u32,
-    /// How much the model may think, beside the answer.
+    /// How much the model may think, beside the answer. Default [`Thinking::Default`].
     pub thinking: Thinking,
 }
 

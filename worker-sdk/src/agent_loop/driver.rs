@@ -51,8 +51,10 @@ pub use standing::Standing;
 /// use schemars::JsonSchema;
 /// use serde::Deserialize;
 /// use serde_json::json;
-/// use worker_sdk::Worker;
-/// use worker_sdk::agent_loop::{AgentLoop, Class, Line, ScriptedModel, Tool, ToolContext, ToolError};
+/// use worker_sdk::agent_loop::{
+///     AgentLoop, Class, Line, PendingCall, ScriptedModel, Tool, ToolContext, ToolError, Verdict,
+/// };
+/// use worker_sdk::{AgentError, Worker};
 ///
 /// #[derive(Deserialize, JsonSchema)]
 /// #[serde(deny_unknown_fields)]
@@ -77,8 +79,20 @@ pub use standing::Standing;
 ///     Ok(format!("{} bytes sent to {} under {key}", arguments.text.len(), arguments.to))
 /// }
 ///
+/// /// What changes nothing may run; mail goes to Ann alone.
+/// async fn approve(call: PendingCall) -> Result<Verdict, AgentError> {
+///     if call.class == Class::ReadOnly {
+///         return Ok(Verdict::Allow);
+///     }
+///     if call.arguments["to"] == "ann@example.com" {
+///         return Ok(Verdict::allowed_by("the list of recipients"));
+///     }
+///     Ok(Verdict::deny("Mail goes to Ann alone. Do without it."))
+/// }
+///
 /// #[tokio::main]
 /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     // A real one is Anthropic::from_env or OpenAi::from_env, with a feature each.
 ///     let model = ScriptedModel::new([
 ///         Line::call("search", json!({"query": "rivers"})),
 ///         Line::call("mail", json!({"to": "ann@example.com", "text": "The Nile is a river."})),
@@ -88,6 +102,7 @@ pub use standing::Standing;
 ///         .system("You look things up and write mails.")
 ///         .tool(Tool::new("search", "Looks words up.", search).class(Class::ReadOnly).parallel_safe())
 ///         .tool(Tool::new("mail", "Sends a mail. Not to be undone.", mail))
+///         .before_tool(approve)
 ///         .build()?;
 ///     Worker::builder(agent).name("research").run().await?;
 ///     Ok(())
