@@ -126,6 +126,25 @@ async fn what_attempts_before_used_counts_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attempt_makes_no_call_where_those_before_left_nothing_for_one() {
+    let journal = Memory::new();
+    let waits = Duration::from_secs(3_600);
+    let failing = cut(300).with_retry_after(Some(waits));
+    let agent = limited(ScriptedModel::new([]).failing([failing]), 250);
+    let first = attempt(&agent, &journal, 1, usize::MAX).await;
+    let end = first.expect("no crash").end;
+    assert!(
+        matches!(&end, End::ModelFailed(failed) if failed.may_pass),
+        "{end:?}"
+    );
+    let answers = limited(ScriptedModel::new([Line::text("hello")]), 250);
+    let second = attempt(&answers, &journal, 2, usize::MAX).await;
+    let second = second.expect("no crash");
+    assert_eq!(second.end, End::Aborted(Abort::Tokens(301)));
+    assert_eq!(second.used, journaled(&journal));
+}
+
+#[tokio::test(start_paused = true)]
 async fn whatever_is_in_the_journal_is_counted_once_wherever_a_worker_dies() {
     let agent = || {
         let model = ScriptedModel::new([
