@@ -33,7 +33,7 @@ mod writes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
@@ -138,6 +138,8 @@ pub struct Core {
     reads_again: bool,
     /// Those of which a step could not be written: they are as they are on disk.
     adrift: BTreeSet<RunId>,
+    /// How many notes are on their way to the journals of those that have ended.
+    noting: BTreeMap<RunId, usize>,
     /// Those whose worker was awaited after a restart.
     restarted: u32,
     /// When the store is tried again.
@@ -172,6 +174,7 @@ impl Core {
             read_ahead: 0,
             reads_again: false,
             adrift: BTreeSet::new(),
+            noting: BTreeMap::new(),
             restarted: 0,
             store_wake: None,
             reads_pause_until: None,
@@ -214,6 +217,7 @@ impl Core {
             Event::Frame { slot, frame } => self.frame(now, slot, frame, actions),
             Event::Lost { slot, why } => self.lost(now, slot, &why, actions),
             Event::Died { slot, failure } => self.died(now, slot, failure, actions),
+            Event::Perished { work, failure } => self.perished(now, work, failure, actions),
             Event::Stopping { worker, rung } => self.stopping(now, worker, rung, actions),
             Event::Stopped { worker, proof } => self.stopped(now, worker, proof, actions),
             Event::Remembered { agent } => self.remember_agent(now, agent),

@@ -281,6 +281,13 @@ impl Engine {
         self.apply(Event::Drain { worker, reason });
     }
 
+    /// The process of a request has died, by itself where there is a failure: if its call is lost,
+    /// nobody comes back to it.
+    pub fn perished(&self, worker: WorkerId, delivery: Delivery, failure: Option<Failure>) {
+        let work = (worker, delivery);
+        self.apply(Event::Perished { work, failure });
+    }
+
     /// A process with cancelled work has come to a rung of the kill ladder.
     pub fn stopping(&self, worker: WorkerId, rung: Rung) {
         self.apply(Event::Stopping { worker, rung });

@@ -183,7 +183,6 @@ struct Following {
     engine: Engine,
     followed: Followed,
     page: VecDeque<store::Entry>,
-    include_stop: bool,
 }
 
 /// The journal of a durable run from a number on; what is not on disk is not told.
@@ -194,9 +193,8 @@ pub(super) fn follow(
 ) -> Answers<relay::WatchRunResponse> {
     let following = Following {
         engine,
-        followed,
+        followed: followed.including_stop(include_stop),
         page: VecDeque::new(),
-        include_stop,
     };
     Box::pin(unfold(following, |mut following| async move {
         let event = following.next().await?;
@@ -224,8 +222,7 @@ impl Following {
             if !self.page.is_empty() {
                 continue;
             }
-            let stops = self.include_stop && self.engine.is_owed(self.followed.run());
-            if page.ended && !stops {
+            if page.ended {
                 return None;
             }
             let quiet = sleep(self.engine.limits().stream_heartbeat);

@@ -248,6 +248,12 @@ impl Process {
         self.death.send_replace(Some(death));
     }
 
+    /// How it died, if that is known.
+    #[must_use]
+    pub fn known_death(&self) -> Option<Death> {
+        self.death.borrow().clone()
+    }
+
     /// Waits until it has died.
     pub async fn death(&self) -> Death {
         let mut deaths = self.death.subscribe();

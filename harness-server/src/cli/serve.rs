@@ -1,10 +1,12 @@
 //! `harness serve`: runs a harness until it is asked to leave.
 
+use std::io;
 use std::num::NonZero;
 use std::path::PathBuf;
 
 use clap::Args;
 use harness_server::{Config, Server};
+use tokio::signal::unix::{SignalKind, signal};
 
 use super::error::CliError;
 use super::guardian;
@@ -50,8 +52,8 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) async fn run(self) -> Result<(), CliError> {
-        let stops =
-            Stops::listen().map_err(|error| CliError::io("cannot listen to signals", error))?;
+        let stops = Stops::listen().and_then(|stops| outlive_file_limits().map(|()| stops));
+        let stops = stops.map_err(|error| CliError::io("cannot listen to signals", error))?;
         let file = self.config.clone();
         let server = Server::bind(self.config()?).await?;
         let reloads = Reloads::listen(file, server.pools())
@@ -88,4 +90,11 @@ impl Serve {
         }
         Ok(config)
     }
+}
+
+/// Has a write beyond the file size limit of this process fail, as one on a full disk does: unless
+/// somebody listens, SIGXFSZ ends the process. Whoever is started by it has the default again.
+fn outlive_file_limits() -> io::Result<()> {
+    const SIGXFSZ: i32 = 25;
+    signal(SignalKind::from_raw(SIGXFSZ)).map(drop)
 }

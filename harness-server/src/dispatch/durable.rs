@@ -218,6 +218,7 @@ impl Core {
         let live = self.runs.get(&id).and_then(|entry| entry.durable.as_ref());
         let ends = live.is_none_or(|durable| matches!(durable.phase, Phase::Ending));
         if ends {
+            *self.noting.entry(id).or_default() += 1;
             return actions.push(Action::Write(Write {
                 run: id,
                 attempt: delivery.attempt,

@@ -51,6 +51,13 @@ pub enum Event {
         /// What to tell whoever waits for the request in it.
         failure: Failure,
     },
+    /// The process of a request whose call is lost has died, and so will not come back to it.
+    Perished {
+        /// The process, and what it had in hand.
+        work: (WorkerId, Delivery),
+        /// What to tell of it where it died by itself; none where the harness has ended it.
+        failure: Option<Failure>,
+    },
     /// A process with cancelled work has come to a rung of the kill ladder.
     Stopping {
         /// The process.

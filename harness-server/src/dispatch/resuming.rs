@@ -92,6 +92,35 @@ impl Core {
         self.delivery_failed(now, id, worker, away.cause, away.failure, actions);
     }
 
+    /// The process of a worker is dead: what it had in hand does not wait for it.
+    pub(super) fn perished(
+        &mut self,
+        now: Instant,
+        (worker, delivery): (WorkerId, Delivery),
+        failure: Option<Failure>,
+        actions: &mut Vec<Action>,
+    ) {
+        let id = delivery.run;
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let is_away = matches!(entry.run.state(), run::State::Away);
+        if !is_away || entry.run.delivery() != delivery {
+            return;
+        }
+        let Some(durable) = &mut entry.durable else {
+            return;
+        };
+        if durable.holder.is_none_or(|holder| holder.worker != worker) {
+            return;
+        }
+        if let (Some(away), Some(failure)) = (&mut durable.away, failure) {
+            away.cause = Cause::Died;
+            away.failure = failure;
+        }
+        self.stays_away(now, id, actions);
+    }
+
     /// Whether a released is about work whose call was lost: it will not come back then.
     pub(super) fn gives_up_resuming(
         &mut self,

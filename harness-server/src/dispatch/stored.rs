@@ -4,6 +4,7 @@
 //! restart: what was decided and not written has not happened. Its worker is told that its call is
 //! lost and comes back.
 
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -72,7 +73,7 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let Some(durable) = self.durable_mut(id) else {
-            return;
+            return self.noted(id);
         };
         match stored {
             Stored::Done => {
@@ -89,6 +90,16 @@ impl Core {
             Stored::Existing(run) => self.unmade(now, id, Ok(run), actions),
             Stored::Conflict(_) => self.unmade(now, id, Err(Box::new(conflict())), actions),
             Stored::Failed(why) => self.unwritten(now, id, &why, actions),
+        }
+    }
+
+    /// What became of the work of a run that is not here any more is on disk, or will not be.
+    fn noted(&mut self, id: RunId) {
+        if let Entry::Occupied(mut left) = self.noting.entry(id) {
+            *left.get_mut() -= 1;
+            if *left.get() == 0 {
+                left.remove();
+            }
         }
     }
 
@@ -353,21 +364,7 @@ impl Core {
         };
         self.insert_durable(id, entry);
         if adopted.running {
-            self.restarted += 1;
-            let spread = RESTART_SPREAD * self.restarted;
-            let message = match was_adrift {
-                true => "the store failed and its worker did not come back in time",
-                false => "the harness was started anew and its worker did not come back in time",
-            };
-            let away = Away {
-                until: now + self.limits.reattach_window + spread,
-                cause: Cause::Restarted,
-                failure: Failure::new(Code::WorkerLost, message),
-            };
-            self.timers.set(away.until, Timer::Reattach(id));
-            if let Some(durable) = self.durable_mut(id) {
-                durable.away = Some(away);
-            }
+            self.await_worker(now, id, was_adrift);
             if let Some(began) = adopted.began {
                 self.time_attempt(id, began);
             }
@@ -385,6 +382,33 @@ impl Core {
                 self.queue_durable(id);
                 self.settle(now, id, actions);
             }
+        }
+    }
+
+    /// An attempt under way is taken in: its worker has a while to come back.
+    fn await_worker(&mut self, now: Instant, id: RunId, was_adrift: bool) {
+        let (spread, message) = match was_adrift {
+            // Few of them are taken in at once.
+            true => (
+                Duration::ZERO,
+                "the store failed and its worker did not come back in time",
+            ),
+            false => {
+                self.restarted += 1;
+                (
+                    RESTART_SPREAD * self.restarted,
+                    "the harness was started anew and its worker did not come back in time",
+                )
+            }
+        };
+        let away = Away {
+            until: now + self.limits.reattach_window + spread,
+            cause: Cause::Restarted,
+            failure: Failure::new(Code::WorkerLost, message),
+        };
+        self.timers.set(away.until, Timer::Reattach(id));
+        if let Some(durable) = self.durable_mut(id) {
+            durable.away = Some(away);
         }
     }
 }

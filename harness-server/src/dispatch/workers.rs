@@ -293,12 +293,14 @@ impl Core {
         }
     }
 
-    /// Whether a worker still owes a released for a run.
+    /// Whether more may come into the journal of a durable run: it has not ended, a worker owes a
+    /// released for it, or what became of its work is on its way to the disk.
     #[must_use]
     pub fn is_owed(&self, run: RunId) -> bool {
-        let mut workers = self.workers.values();
-        self.unreleased > 0
-            && workers.any(|worker| worker.unreleased.iter().any(|it| it.delivery.run == run))
+        let owes = |worker: &Worker| worker.unreleased.iter().any(|it| it.delivery.run == run);
+        self.has_durable(run)
+            || self.noting.contains_key(&run)
+            || (self.unreleased > 0 && self.workers.values().any(owes))
     }
 
     /// An operator wants a worker to finish, leave and not come back.

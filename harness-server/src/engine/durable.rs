@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::dispatch::{Back, Event, Placing, Start};
+use crate::dispatch::{Back, Event, Placing, Said, Start};
 use crate::envelope::{Code, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, WorkerId};
 use crate::run::Terms;
@@ -66,6 +66,12 @@ impl Engine {
         let permit = storage.starting.acquire().await;
         let _permit = permit.expect("the places of StartRun must not be closed");
         let run = RunId(Uuid::now_v7());
+        let asked = request.durable.as_deref().filter(|key| !key.is_empty());
+        let asked = asked.map(|_| Request {
+            payload: request.payload.clone(),
+            durable: request.durable.clone(),
+            ..request.header()
+        });
         let (told, started) = oneshot::channel();
         let event = Event::Start {
             run,
@@ -77,9 +83,34 @@ impl Engine {
         self.apply_with(event, |state| {
             state.starters.insert(run, Starter { told, made: None });
         });
-        started
+        let begun = started
             .await
-            .expect("whoever starts a run must be told before it is forgotten")
+            .expect("whoever starts a run must be told before it is forgotten");
+        match (begun, asked) {
+            // What failed to be written may be what is found, and is not to be relied on.
+            (Err(refusal), Some(asked)) if refusal.code != Code::StoreUnavailable => {
+                let before = self.begun_before(storage, asked).await;
+                before.map(Begun::Before).ok_or(refusal)
+            }
+            (begun, _) => begun,
+        }
+    }
+
+    /// The run that the idempotency key of a request has, if that asks the same. Whoever says again
+    /// what was taken once gets it, whatever would be refused by now.
+    async fn begun_before(&self, storage: &Arc<Storage>, asked: Request) -> Option<RunId> {
+        let read = self.reading(storage, move |engine, storage| {
+            let key = asked.durable.as_deref().unwrap_or_default();
+            let Some(run) = storage.store().find(&asked.agent, key)? else {
+                return Ok(None);
+            };
+            let first = storage.store().journal(run, 1, 1, usize::MAX)?;
+            let asks = Said::Asked(Arc::new(asked));
+            let asks = storage.records().entry(engine.server_id(), &asks);
+            let same = first.entries.first().is_some_and(|it| it.content == asks);
+            Ok(same.then_some(run))
+        });
+        read.await.ok().flatten()
     }
 
     /// What is known of a durable run; none when there is none, or no store.
@@ -107,12 +138,6 @@ impl Engine {
             storage.store().journal(run, seq, 1, usize::MAX)
         });
         Ok(read.await.map_err(told)?.entries.into_iter().next())
-    }
-
-    /// Whether a worker owes a released for a run.
-    #[must_use]
-    pub fn is_owed(&self, run: RunId) -> bool {
-        self.lock().core.is_owed(run)
     }
 
     /// What a worker gets that wants to go on with lost work.

@@ -24,6 +24,8 @@ pub struct Followed {
     storage: Arc<Storage>,
     run: RunId,
     from: u64,
+    /// Whether what becomes of the work after the run's end is waited for, too.
+    include_stop: bool,
     /// Whether it has been seen to have ended, which a tail that began later does not know.
     ended: bool,
     grown: watch::Receiver<()>,
@@ -66,6 +68,7 @@ impl Engine {
             storage,
             run,
             from: from.max(1),
+            include_stop: false,
             ended: false,
             grown,
         }
@@ -73,20 +76,26 @@ impl Engine {
 }
 
 impl Followed {
-    /// Its run.
+    /// Has it end only when the run's work has stopped and that is on disk, too.
     #[must_use]
-    pub fn run(&self) -> RunId {
-        self.run
+    pub fn including_stop(mut self, include_stop: bool) -> Self {
+        self.include_stop = include_stop;
+        self
     }
 
-    /// The next entries, none when there are no more yet.
+    /// The next entries, none when there are no more yet. The page has ended when none will come.
     ///
     /// # Errors
     /// The store cannot be read.
     pub async fn next(&mut self) -> Result<Page, Box<Failure>> {
         self.grown.mark_unchanged();
         let (run, from) = (self.run, self.from);
-        let kept = self.engine.lock().tails.read(run, from);
+        // Asked before the disk: what is owed no more by then is found there.
+        let (kept, is_owed) = {
+            let state = self.engine.lock();
+            let is_owed = self.include_stop && state.core.is_owed(run);
+            (state.tails.read(run, from), is_owed)
+        };
         let mut page = match kept {
             Some(page) => page,
             None => {
@@ -97,7 +106,7 @@ impl Followed {
             }
         };
         self.ended |= page.ended;
-        page.ended = self.ended;
+        page.ended = self.ended && !is_owed;
         if let Some(last) = page.entries.last() {
             self.from = last.seq + 1;
         }

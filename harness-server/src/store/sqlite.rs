@@ -11,6 +11,7 @@ mod steps;
 mod writer;
 
 use std::fs::{File, TryLockError};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -225,7 +226,16 @@ pub fn read_file(
     take: impl FnMut(RunId, Entry) -> bool,
 ) -> Result<(), StoreError> {
     let connection = read_only(path)?;
-    match reads::holds_journals(&connection) {
+    let (connection, found) = match reads::holds_journals(&connection) {
+        // Only who may write beside it can share it with a writer. Without a log there is none.
+        Err(error) if failed(&error) == StoreError::ReadOnly && !log_of(path).exists() => {
+            let connection = read_alone(path)?;
+            let found = reads::holds_journals(&connection);
+            (connection, found)
+        }
+        found => (connection, found),
+    };
+    match found {
         Ok(true) => {}
         Ok(false) => return Err(StoreError::Failed("it holds no journal".to_owned())),
         Err(error) => return Err(failed(&error)),
@@ -249,6 +259,30 @@ fn read_only(path: &Path) -> Result<Connection, StoreError> {
         Ok(connection)
     };
     open().map_err(|error: rusqlite::Error| failed(&error))
+}
+
+/// Opens a file that nobody writes, and leaves nothing beside it.
+fn read_alone(path: &Path) -> Result<Connection, StoreError> {
+    let mut uri = "file:".to_owned();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'/' | b'.' | b'-' | b'_' => uri.push(char::from(*byte)),
+            byte if byte.is_ascii_alphanumeric() => uri.push(char::from(*byte)),
+            byte => uri.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    uri.push_str("?immutable=1");
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX
+        | OpenFlags::SQLITE_OPEN_URI;
+    Connection::open_with_flags(uri, flags).map_err(|error| failed(&error))
+}
+
+/// The log of a file.
+fn log_of(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
 }
 
 fn connect(path: &Path, options: Options) -> Result<Connection, StoreError> {

@@ -8,7 +8,8 @@ use tokio::sync::watch;
 
 use crate::auth;
 use crate::engine::Engine;
-use crate::ids::WorkerId;
+use crate::envelope::Failure;
+use crate::ids::{Delivery, WorkerId};
 use crate::journal::Proof;
 use crate::pool::{Exit, Rung};
 
@@ -37,6 +38,18 @@ impl Worker {
         match self {
             Self::Given(worker) => Some(*worker),
             Self::Dialled(process) => process.worker(),
+        }
+    }
+
+    /// What it had in hand when it died, and what to tell of that where it died by itself.
+    fn left_behind(&self) -> Option<(Delivery, Option<Failure>)> {
+        match self {
+            // Its call is never lost while it lives.
+            Self::Given(_) => None,
+            Self::Dialled(process) => {
+                let delivery = process.in_hand().get()?;
+                Some((delivery, process.known_death()?.failure))
+            }
         }
     }
 
@@ -98,6 +111,9 @@ impl Running {
             Order::Terminate | Order::Kill => Proof::Killed,
         };
         if let Some(worker) = self.worker.id() {
+            if let Some((delivery, failure)) = self.worker.left_behind() {
+                self.engine.perished(worker, delivery, failure);
+            }
             self.engine.stopped(worker, proof);
         }
     }

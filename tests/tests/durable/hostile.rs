@@ -12,7 +12,7 @@ use harness_server::Limits;
 use harness_server::ids::{AgentKey, RunId};
 use harness_server::store::{Entry, Memory, NewRun, Stamp, Step, Store};
 use harness_tests::durable::{journal, start, started, value};
-use harness_tests::raw::{Embedded, RawSlot, SOON, full_hello, runs, typed, within};
+use harness_tests::raw::{Embedded, RawSlot, SOON, eventually, full_hello, runs, typed, within};
 use prost::Message as _;
 use tonic::Code;
 use tonic::transport::Channel;
@@ -223,4 +223,52 @@ async fn a_run_made_before_the_clock_was_set_back_is_delivered() {
     assert_eq!(request.run_id, run_id);
     slot.reply(&request, "2").await;
     journal(&harness.connect().await, &run_id, SOON).await;
+}
+
+#[tokio::test]
+async fn a_key_gives_its_run_even_where_a_new_one_would_be_refused() {
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let limits = Limits {
+        durable_runs: 1,
+        ..Limits::default()
+    };
+    let harness = Embedded::storing(limits.clone(), Some(store.clone())).await;
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    let keyed = |key: &str| StartRunRequest {
+        idempotency_key: key.to_owned(),
+        ..start("echo", "\"x\"")
+    };
+    let first = started(&channel, keyed("k")).await;
+    let refused = async |channel: &Channel, code: ErrorCode| {
+        let status = within(SOON, runs(channel).start_run(keyed("other"))).await;
+        let status = status.expect_err("a new one is refused");
+        let _ = typed(&status, status.code(), code);
+        let again = started(channel, keyed("k")).await;
+        assert_eq!(again.run_id, first.run_id, "{code:?}");
+    };
+    refused(&channel, ErrorCode::Busy).await;
+    let request = slot.request().await;
+    slot.reply(&request, "2").await;
+    journal(&channel, &first.run_id, SOON).await;
+    drop(slot);
+
+    // Another version of the agent does not take what the one before took.
+    let mut other = full_hello("echo");
+    let agent = other.agent.as_mut().expect("an agent");
+    agent.request_schema = "{\"type\": \"integer\"}".into();
+    let _slot = RawSlot::attach(harness.connect().await, other).await;
+    let only_the_other = || async {
+        let status = runs(&channel).start_run(keyed("other")).await;
+        status.is_err_and(|status| status.code() == Code::InvalidArgument)
+    };
+    eventually(SOON, "the first is gone", only_the_other).await;
+    refused(&channel, ErrorCode::InvalidRequest).await;
+    // No run, but the agents.
+    let (before, max) = (Stamp(i64::MAX), 0);
+    store.write(Step::Forget { before, max }, Box::new(|_| {}));
+    harness.left().await;
+
+    let harness = Embedded::storing(limits, Some(store)).await;
+    refused(&harness.connect().await, ErrorCode::UnknownAgent).await;
 }

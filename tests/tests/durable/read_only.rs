@@ -4,13 +4,15 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt as _, chown};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
 use harness_proto::v1::{ErrorCode, RunState};
 use harness_tests::durable::{journal, run_of, start, started};
+use harness_tests::guarded::public;
 use harness_tests::raw::{SOON, connect, runs, typed, within};
-use harness_tests::{BOUND, Harness, HarnessBuilder, Worker, eventually};
+use harness_tests::{BOUND, Harness, HarnessBuilder, Process, Worker, eventually};
 use nix::unistd::geteuid;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -136,6 +138,32 @@ fn a_store_that_cannot_be_written_is_refused_at_the_start_with_what_to_do() {
     let channel = runtime.block_on(connect(harness.address()));
     let run = runtime.block_on(run_of(&channel, &run_id)).expect("known");
     assert_eq!(run.state(), RunState::Succeeded);
+}
+
+#[test]
+fn a_journal_that_nobody_may_write_beside_is_read() {
+    let store = Store::new();
+    let harness = store.harness().start();
+    let told = harness.cli(["run", "start", "echo", "hello", "--wait", "--json"]);
+    let run_id = told.json()["run_id"].as_str().expect("an id").to_owned();
+    harness.stop();
+    // As a backup on a medium that takes nothing more.
+    store.set_mode("harness.db", 0o444);
+    store.set_mode(".", 0o555);
+    let program = public(&["harness"]);
+    let mut command = Command::new(program.path().join("harness"));
+    let file = store.file("harness.db");
+    command.args(["run", "journal", "--file"]).arg(&file);
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let read = Process::run("harness (client)", command);
+    store.set_mode(".", 0o755);
+    assert_eq!(read.code, Some(0), "{read}");
+    assert_eq!(read.stdout.matches(&run_id).count(), 1, "{read}");
+    for left in ["harness.db-wal", "harness.db-shm"] {
+        assert!(!store.file(left).exists(), "{left}");
+    }
 }
 
 /// What the harness says of durable runs to whoever asks how it is.

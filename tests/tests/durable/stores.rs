@@ -3,10 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness_proto::v1::{ErrorCode, RunState, attach_response, reply};
+use harness_proto::v1::{
+    CancelRunRequest, ErrorCode, Hello, Released, RunState, WatchRunRequest, attach_response,
+    hello, reply, watch_run_response,
+};
 use harness_server::Limits;
 use harness_server::store::{Fault, Faulty, Memory, StoreError};
-use harness_tests::durable::{journal, resuming, run_of, start, started, step, value, watch};
+use harness_tests::durable::{
+    journal, kinds, resuming, run_of, start, started, step, value, watch,
+};
 use harness_tests::raw::{
     Embedded, RawSlot, SOON, asking, eventually, full_hello, payload, reason, runs, typed, within,
 };
@@ -222,4 +227,58 @@ async fn a_store_that_stalls_holds_acknowledgements_back_and_nothing_else() {
     }
     let run = run_of(&channel, &run.run_id).await.expect("known");
     assert_eq!(run.state(), RunState::Succeeded);
+}
+
+#[tokio::test]
+async fn who_follows_to_the_stop_is_told_it_although_it_is_not_on_disk_yet() {
+    let (harness, store) = harness().await;
+    let channel = harness.connect().await;
+    let hello = full_hello("echo");
+    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    // The end is written, and nothing behind it.
+    store.begin(1, Fault::Stalls);
+    let cancel = CancelRunRequest {
+        run_id: run.run_id.clone(),
+        ..CancelRunRequest::default()
+    };
+    let cancelled = within(SOON, runs(&channel).cancel_run(cancel)).await;
+    cancelled.expect("it is cancelled");
+    assert_eq!(slot.end().await.code(), Code::Cancelled);
+    let released = hello::Previous::Released(Released {
+        run_id: request.run_id.clone(),
+        attempt: request.attempt,
+        lease: request.lease.clone(),
+    });
+    let hello = Hello {
+        previous: Some(released),
+        ..hello
+    };
+    let _slot = RawSlot::attach(harness.connect().await, hello).await;
+    let noted = || async { store.seen().iter().filter(|step| **step == "note").count() == 2 };
+    eventually(SOON, "stopping and stopped are on their way", noted).await;
+
+    let request = WatchRunRequest {
+        run_id: run.run_id,
+        include_stop: true,
+        ..WatchRunRequest::default()
+    };
+    let events = within(SOON, runs(&channel).watch_run(request)).await;
+    let mut events = events.expect("the run is known").into_inner();
+    let mut entries = Vec::new();
+    while let Some(told) = within(SOON, events.message()).await.expect("no error") {
+        let Some(watch_run_response::Event::Entry(entry)) = told.event else {
+            panic!("an entry comes next: {told:?}")
+        };
+        entries.push(entry);
+        if kinds(&entries).last() == Some(&"run_ended") {
+            store.end();
+        }
+    }
+    let told = kinds(&entries);
+    assert!(
+        told.ends_with(&["run_ended", "attempt_stopping", "attempt_stopped"]),
+        "{told:?}"
+    );
 }

@@ -52,7 +52,15 @@ async fn the_steps_of_an_interactive_run_are_in_its_journal() {
             panic!("an entry");
         };
         match entry.content {
-            Content::Step { name, key, outcome } => said.push(match outcome {
+            Content::Step {
+                name,
+                key,
+                outcome,
+                idempotency_key,
+            } => said.push(match outcome {
+                None if idempotency_key != format!("{}/{name}/{key}", answer.run_id) => {
+                    format!("the key is {idempotency_key}")
+                }
                 None => format!("{name} {key} begun"),
                 Some(Outcome::Value(value)) => {
                     let value: u64 = value.to_json().expect("a number");

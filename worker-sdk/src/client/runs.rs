@@ -222,6 +222,8 @@ pub enum Content {
         name: String,
         /// What tells steps of one name apart.
         key: String,
+        /// What the services got that its work called, the same in every attempt.
+        idempotency_key: String,
         /// Its result; None while it is only begun.
         outcome: Option<Outcome>,
     },
@@ -229,8 +231,12 @@ pub enum Content {
     Usage {
         /// Tokens read, cached ones included.
         input_tokens: u64,
+        /// Those of them that the provider had cached.
+        cached_tokens: u64,
         /// Tokens written, reasoning included.
         output_tokens: u64,
+        /// Those of them that were reasoning.
+        reasoning_tokens: u64,
         /// The provider's model name.
         model: String,
         /// The cost in millionths of `currency`, 0 when unknown.

@@ -145,11 +145,14 @@ fn content(kind: Kind) -> Content {
         Kind::Step(it) => Content::Step {
             name: it.name,
             key: it.key,
+            idempotency_key: it.idempotency_key,
             outcome: it.outcome.and_then(outcome),
         },
         Kind::Usage(it) => Content::Usage {
             input_tokens: it.input_tokens,
+            cached_tokens: it.cached_tokens,
             output_tokens: it.output_tokens,
+            reasoning_tokens: it.reasoning_tokens,
             model: it.model,
             cost_micros: it.cost_micros,
             currency: it.currency,

@@ -95,6 +95,7 @@ fn what(content: &Content) -> Option<String> {
             name,
             key,
             outcome: Some(Outcome::Value(result)),
+            ..
         } => {
             let record: Value = result.to_json().ok()?;
             let text = record["text"].as_str().map(|text| format!(": {text}"));

@@ -3,7 +3,7 @@
 use super::durable::*;
 use super::samples::{ask, minimal, offer};
 use super::*;
-use crate::dispatch::Stored;
+use crate::dispatch::{Change, Stored};
 use crate::run::Counts;
 use crate::store::Holder;
 
@@ -86,6 +86,46 @@ fn released_instead_of_resume_ends_the_waiting() {
 }
 
 #[test]
+fn a_worker_whose_process_is_dead_is_not_waited_for() {
+    for by_itself in [true, false] {
+        let mut world = World::new();
+        let slot = world.attach(offer("echo", 1));
+        let (run, _) = world.start("echo");
+        world.stored(run);
+        let delivery = world.held(slot).expect("it works");
+        world.accept(slot);
+        let perished = |worker, delivery| Event::Perished {
+            work: (WorkerId(Uuid::from_u128(worker)), delivery),
+            failure: by_itself.then(|| Failure::new(Code::WorkerLost, "it died: exit code 3")),
+        };
+        let actions = world.apply(perished(1, delivery));
+        assert_eq!(writes(&actions), Vec::<&str>::new(), "its call tells");
+        world.lose(slot);
+        let earlier = Delivery {
+            attempt: Attempt(0),
+            ..delivery
+        };
+        for other in [perished(2, delivery), perished(1, earlier)] {
+            assert_eq!(writes(&world.apply(other)), Vec::<&str>::new());
+        }
+        let actions = world.apply(perished(1, delivery));
+        assert_eq!(writes(&actions), ["end attempt"]);
+        let counts = actions.iter().find_map(|action| {
+            let Action::Write(write) = action else {
+                return None;
+            };
+            let Change::EndAttempt { counts, .. } = &write.change else {
+                return None;
+            };
+            Some(*counts)
+        });
+        let counts = counts.expect("an end");
+        assert_eq!((counts.counted, counts.killed), (1, u32::from(by_itself)));
+        world.end(run);
+    }
+}
+
+#[test]
 fn a_run_whose_step_is_not_written_is_taken_in_as_it_is_on_disk() {
     let mut world = World::new();
     let slot = world.attach(offer("echo", 1));
@@ -126,8 +166,16 @@ fn a_worker_that_stays_away_is_told_of_with_what_parted_it_from_its_run() {
     world.stored(adrift);
     world.append(slot, 1, EntryKind::Step, 10);
     world.unwritten(adrift);
-    world.adopt_again(adrift, holder);
     let (restarted, _) = world.adopt(holder);
+    world.adopt_again(adrift, holder);
+    let window = |run| {
+        let durable = world.core.runs[&run].durable.as_ref().expect("durable");
+        let away = durable.away.as_ref().expect("its worker is away");
+        away.until - world.now
+    };
+    // Those of a restart are not all delivered again at once.
+    assert_eq!(window(adrift), world.core.limits.reattach_window);
+    assert!(window(restarted) > window(adrift));
     for (run, why) in [(adrift, "the store failed"), (restarted, "started anew")] {
         let entry = &world.core.runs[&run];
         let durable = entry.durable.as_ref().expect("a durable run");

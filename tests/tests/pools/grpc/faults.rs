@@ -3,10 +3,11 @@
 use std::time::{Duration, Instant};
 
 use harness_proto::v1::ErrorCode;
-use harness_tests::{Asker, BOUND, Signal};
+use harness_tests::{Asker, BOUND, Harness, Signal};
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
 use serde_json::json;
+use tempfile::TempDir;
 use tonic::Code;
 
 use super::{Make, answers, fails, makes, pid, pool_with, reply, sh};
@@ -251,4 +252,43 @@ fn a_death_between_requests_costs_nobody_a_request_and_is_counted() {
     );
     harness.wait_for_full("puppet");
     assert_eq!(reply(&harness, &answers("and on")), "and on");
+}
+
+#[test]
+fn a_process_that_dies_while_its_lost_call_is_waited_for_is_waited_for_no_longer() {
+    let data = TempDir::new().expect("a folder");
+    let limits = "[limits]\nheartbeat_interval = \"200ms\"\nreattach_window = \"5m\"\n\n";
+    let harness = Harness::builder()
+        .config(format!("{limits}{}", Make::Rust.pool("")))
+        .argument("--data")
+        .argument(data.path().display().to_string())
+        .start();
+    harness.wait_for_full("puppet");
+    let started = [
+        "run",
+        "start",
+        "puppet",
+        "{\"do\": \"hang\"}",
+        "--attempts",
+        "1",
+        "--json",
+    ];
+    let run = harness.cli(started).json();
+    let run_id = run["run_id"].as_str().expect("an id");
+    harness.wait_for_busy("puppet", 1);
+    let pid = pid(&harness);
+    signal(pid, Signal::SIGSTOP);
+    // It misses its heartbeats, and might come back.
+    harness_tests::eventually("its call is lost", BOUND, || {
+        let workers = harness.workers("puppet");
+        (workers == json!([])).then_some(())
+    });
+    let stands = harness.cli(["run", "get", run_id, "--json"]).json();
+    assert_eq!(stands["state"], "RUNNING", "{stands}");
+    signal(pid, Signal::SIGKILL);
+    let ended = harness
+        .cli(["run", "get", run_id, "--wait-for-end", "20s", "--json"])
+        .json();
+    assert_eq!(ended["state"], "FAILED", "{ended}");
+    assert_says(&ended["outcome"]["error"], &["died: signal 9 (SIGKILL)"]);
 }
