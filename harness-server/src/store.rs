@@ -150,6 +150,8 @@ pub enum Step {
         counts: Counts,
         /// When its back-off is over.
         not_before: Option<Stamp>,
+        /// The worker's number of the attempt's reply, 0 when none was taken.
+        reply_seq: u64,
         /// `attempt_ended`.
         entries: Vec<Entry>,
     },
@@ -159,7 +161,7 @@ pub enum Step {
         fence: Fence,
         /// How it ended.
         state: State,
-        /// The worker's number of the reply that ended it, 0 when none did.
+        /// The worker's number of the newest attempt's reply, 0 when none was taken.
         reply_seq: u64,
         /// Up to `run_ended`, which is the last.
         entries: Vec<Entry>,
@@ -258,7 +260,7 @@ pub struct Record {
     pub holder: Option<Holder>,
     /// The version of the agent that wrote what is replayed, where something is.
     pub replayed: Option<String>,
-    /// The worker's number of the reply that ended it, 0 when none did.
+    /// The worker's number of the newest attempt's reply, 0 when none was taken.
     pub reply_seq: u64,
     /// When it ended, and the number of `run_ended`.
     pub ended: Option<(Stamp, u64)>,

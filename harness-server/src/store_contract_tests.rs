@@ -147,6 +147,7 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
                 killed: 3,
             },
             not_before: Some(Stamp(50)),
+            reply_seq: 3,
             entries: vec![entry(5, 1, "lost")],
         },
     ] {
@@ -163,7 +164,7 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
         "{record:?}"
     );
     assert_eq!(record.counts.uncounted_in_row, 2);
-    assert_eq!(record.not_before, Some(Stamp(50)));
+    assert_eq!((record.not_before, record.reply_seq), (Some(Stamp(50)), 3));
     assert_eq!(record.replayed.as_deref(), Some("v1"));
     assert_eq!(record.run, run);
     let extent = store.extent(run.id, Attempt(1)).expect("readable");
@@ -194,6 +195,45 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
     let seqs: Vec<u64> = page.entries.iter().map(|entry| entry.seq).collect();
     assert_eq!((seqs, page.head, page.ended), ((1..=9).collect(), 9, true));
     assert_eq!(page.entries[2].worker_seq, 1);
+}
+
+fn a_row_has_the_number_of_its_newest_attempts_reply(store: &dyn Store) {
+    let run = run(1);
+    let failed = |attempt, head, reply_seq| Step::EndAttempt {
+        fence: fence(&run, attempt, head),
+        counts: Counts::default(),
+        not_before: None,
+        reply_seq,
+        entries: vec![entry(head + 1, attempt, "failed")],
+    };
+    let known = || store.get(run.id).expect("readable").expect("known");
+    for (step, reply_seq) in [
+        (enqueue(&run, "asked"), 0),
+        (start(&run, 0, 1), 0),
+        (failed(1, 2, 9), 9),
+        (start(&run, 1, 3), 0),
+        (failed(2, 4, 4), 4),
+    ] {
+        assert_eq!(write(store, step), Ok(Written::Done));
+        let record = known();
+        assert_eq!(record.reply_seq, reply_seq, "{record:?}");
+    }
+    assert_eq!(write(store, failed(2, 4, 8)), Err(StoreError::Fenced));
+    assert_eq!(known().reply_seq, 4);
+    let unfinished = store.unfinished(None, 10).expect("readable");
+    assert_eq!(unfinished[0].reply_seq, 4, "it is taken in with that");
+    assert_eq!(known().holder, Some(holder(7)), "and with whose it was");
+
+    // The end that no reply has brought keeps the one before.
+    let ended = Step::Finish {
+        fence: fence(&run, 2, 5),
+        state: State::Cancelled,
+        reply_seq: 4,
+        entries: vec![entry(6, 0, "run ended")],
+    };
+    assert_eq!(write(store, ended), Ok(Written::Done));
+    let record = known();
+    assert_eq!((record.state, record.reply_seq), (State::Cancelled, 4));
 }
 
 fn a_first_attempt_may_come_with_the_run(store: &dyn Store) {
@@ -444,6 +484,7 @@ macro_rules! contract {
 contract! {
     memory, sqlite:
     a_run_goes_from_its_start_to_its_end_by_steps,
+    a_row_has_the_number_of_its_newest_attempts_reply,
     a_first_attempt_may_come_with_the_run,
     a_step_behind_another_attempt_or_head_writes_nothing,
     one_key_has_one_run,
