@@ -93,8 +93,7 @@ struct State {
     starters: AHashMap<RunId, Starter>,
     /// Whoever waits for the end of a durable run to be on disk.
     waiting: AHashMap<RunId, Waiting>,
-    /// Steps that are decided and not handed over yet, in their order. Whoever puts the first one
-    /// there hands them over.
+    /// Steps that are decided and not handed over yet, in their order.
     staged: Vec<Write>,
     /// When the timer task wakes next, while it sleeps.
     timer_at: Option<Instant>,
@@ -111,7 +110,6 @@ enum Effect {
     Reload(RunId),
     Started(Starter, Result<RunId, Box<Failure>>),
     Decided(Waiting, Option<Box<Failure>>),
-    HandOver,
     Note(Note),
 }
 
@@ -195,13 +193,14 @@ impl Engine {
         self.lock().leaving
     }
 
-    /// Keeps the deadlines, and tells what is on disk, until `stop`. Exactly one task runs this.
+    /// Keeps the deadlines, and hands over to the store and tells what is on disk, until `stop`.
+    /// Exactly one task runs this.
     pub async fn run(&self, stop: CancellationToken) {
         loop {
             let moved = self.0.timer_moved.notified();
-            let stored = async {
+            let storing = async {
                 match &self.0.storage {
-                    Some(storage) => storage.arrived().await,
+                    Some(storage) => storage.work().await,
                     None => std::future::pending().await,
                 }
             };
@@ -219,7 +218,7 @@ impl Engine {
             tokio::select! {
                 () = due => self.apply(Event::Tick),
                 () = moved => {}
-                () = stored => self.tell_stored(),
+                () = storing => self.tell_and_hand_over(),
                 () = stop.cancelled() => return,
             }
         }
@@ -418,6 +417,7 @@ impl Engine {
             state.timer_at = next;
         }
         let idle = state.leaving && state.core.is_idle();
+        let staged = !state.staged.is_empty();
         drop(state);
         if timer_is_late {
             self.0.timer_moved.notify_one();
@@ -427,6 +427,9 @@ impl Engine {
         }
         if idle {
             self.0.idle.notify_waiters();
+        }
+        if staged && let Some(storage) = &self.0.storage {
+            storage.hand_over_soon();
         }
         effects
     }
@@ -446,7 +449,6 @@ impl Engine {
                 Effect::Reload(run) => self.read_again(run),
                 Effect::Started(starter, started) => starter.tell(started),
                 Effect::Decided(waiting, failure) => waiting.tell(failure),
-                Effect::HandOver => self.hand_over(),
                 Effect::Note(note) => notes::log(&note),
             }
         }

@@ -125,7 +125,6 @@ impl RunService for Runs {
         &self,
         request: Request<relay::StartRunRequest>,
     ) -> Result<Response<relay::StartRunResponse>, Status> {
-        self.admission.turn().await;
         let (metadata, extensions, asked) = request.into_parts();
         let call = call_of(metadata, &extensions);
         let patience = call.timeout.map(|left| deadline::within(left, Some(left)));

@@ -2,7 +2,8 @@
 //!
 //! Many asks come with one read of a connection. Were all of them made before the first is written
 //! to its worker, then callers, harness and workers would each do the whole of them while the
-//! others have nothing to do.
+//! others have nothing to do. Durable runs take no part: the more of them come together, the fewer
+//! commits they need.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -27,7 +27,7 @@ impl State {
             }
             Action::Write(write) => {
                 self.staged.push(write);
-                (self.staged.len() == 1).then_some(Effect::HandOver)
+                None
             }
             Action::Load { run, replayed } => Some(Effect::Load(run, replayed)),
             Action::Reload { run } => Some(Effect::Reload(run)),

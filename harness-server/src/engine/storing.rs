@@ -1,8 +1,8 @@
 //! Between Core and the store: steps go over in the order they were decided, and what came of each
 //! comes back as an event.
 //!
-//! Steps are handed over by whoever decided them; the engine's task tells Core. What an entry is on
-//! disk, `Records` knows.
+//! The engine's task does both. It comes after everything else that is ready, so what came with one
+//! read of a connection shares a commit. What an entry is on disk, `Records` knows.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -18,8 +18,8 @@ use crate::ids::{AgentKey, RunId};
 use crate::retry::Policy;
 use crate::store::{Entry, Fence, Holder, NewRun, Record, Stamp, Step, Store, StoreError, Written};
 
+use super::Engine;
 use super::ends::End;
-use super::{Effect, Engine};
 
 /// StartRun calls whose run is on its way to the disk at once; more wait for their turn.
 const STARTING: usize = 1024;
@@ -68,7 +68,8 @@ pub(super) struct Storage {
     /// Held while steps are handed over, so that they go in their order.
     order: Mutex<()>,
     told: Mutex<Vec<Told>>,
-    arrived: Notify,
+    /// There is something to tell of, or to hand over.
+    work: Notify,
     pub(super) starting: Semaphore,
     pub(super) reading: Semaphore,
     pub(super) reads: super::reading::Reads,
@@ -103,7 +104,7 @@ impl Storage {
             records,
             order: Mutex::default(),
             told: Mutex::default(),
-            arrived: Notify::new(),
+            work: Notify::new(),
             starting: Semaphore::new(STARTING),
             reading: Semaphore::new(READING),
             reads: super::reading::Reads::default(),
@@ -120,9 +121,14 @@ impl Storage {
         &*self.records
     }
 
-    /// Waits until the store has told something.
-    pub(super) async fn arrived(&self) {
-        self.arrived.notified().await;
+    /// Waits for something to tell of, or to hand over.
+    pub(super) async fn work(&self) {
+        self.work.notified().await;
+    }
+
+    /// Has the engine's task hand over what is decided.
+    pub(super) fn hand_over_soon(&self) {
+        self.work.notify_one();
     }
 
     /// What is wrong with the store, if something is.
@@ -135,7 +141,7 @@ impl Storage {
         let mut all = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(told);
         drop(all);
-        self.arrived.notify_one();
+        self.work.notify_one();
     }
 
     /// Says once that the store fails, and once that it does so no more; gives whether that is new.
@@ -220,8 +226,8 @@ impl Engine {
         }
     }
 
-    /// Tells Core, and whoever follows a journal, what is on disk.
-    pub(super) fn tell_stored(&self) {
+    /// Tells Core, and whoever follows a journal, what is on disk, and hands over what is decided.
+    pub(super) fn tell_and_hand_over(&self) {
         let Some(storage) = &self.0.storage else {
             return;
         };
@@ -229,13 +235,11 @@ impl Engine {
             let mut told = storage.told.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::take(&mut *told)
         };
-        // What comes of them all is handed over together: those of one commit share the next one.
-        let mut effects = Vec::new();
         for told in told {
             match told {
                 Told::Step(run, wrote, outcome) => {
                     self.note_store(storage, &outcome);
-                    effects.extend(self.tell_step(run, wrote, outcome));
+                    self.tell_step(run, wrote, outcome);
                 }
                 Told::Flushed(run, outcome) => {
                     self.note_store(storage, &outcome);
@@ -246,18 +250,11 @@ impl Engine {
                 Told::Other(outcome) => self.note_store(storage, &outcome),
             }
         }
-        self.act(effects);
-        // Whoever staged steps and broke down before it handed them over must not hold up all others.
         self.hand_over();
     }
 
     /// Tells of a step: Core, and whoever follows its run.
-    fn tell_step(
-        &self,
-        run: RunId,
-        wrote: Wrote,
-        outcome: Result<Written, StoreError>,
-    ) -> Vec<Effect> {
+    fn tell_step(&self, run: RunId, wrote: Wrote, outcome: Result<Written, StoreError>) {
         let stored = match outcome {
             Ok(Written::Done | Written::Forgotten(_)) => Stored::Done,
             Ok(Written::Existing(run)) => Stored::Existing(run),
@@ -278,7 +275,7 @@ impl Engine {
         if let Some(bell) = bell {
             bell.send_modify(|()| {});
         }
-        effects
+        self.act(effects);
     }
 
     pub(super) fn note_store<T>(&self, storage: &Storage, outcome: &Result<T, StoreError>) {
