@@ -269,16 +269,20 @@ impl Engine {
         }
     }
 
-    /// Reads off the runtime.
+    /// Reads off the runtime. A read keeps its place until it is made, also when nobody waits for it
+    /// any more: a store that stalls must not gather threads.
     pub(super) async fn reading<T: Send + 'static>(
         &self,
         storage: &Arc<Storage>,
         read: impl FnOnce(&Self, &Storage) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let permit = storage.reading.acquire().await;
-        let _permit = permit.expect("the places of reads must not be closed");
+        let permit = storage.reading.clone().acquire_owned().await;
+        let permit = permit.expect("the places of reads must not be closed");
         let (engine, held) = (self.clone(), storage.clone());
-        let read = tokio::task::spawn_blocking(move || read(&engine, &held));
+        let read = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            read(&engine, &held)
+        });
         let outcome = read.await.expect("reading a store must not panic");
         if outcome.is_err() {
             self.note_store(storage, &outcome);

@@ -1,7 +1,7 @@
 //! A store that fails when it is told to: at a chosen step, in a chosen way. For tests.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{Done, Extent, Filter, Page, Record, Stamp, Step, Store, StoreError};
 use crate::ids::{AgentKey, Attempt, RunId};
@@ -15,12 +15,16 @@ pub enum Fault {
     FailsWrites(StoreError),
     /// Steps are taken and neither written nor refused, until this is over.
     Stalls,
+    /// Every read waits until this is over; steps are written.
+    StallsReads,
 }
 
 /// A store over another one, which does what it is told as long as nothing is wrong.
 pub struct Faulty {
     inner: Arc<dyn Store>,
     plan: Mutex<Plan>,
+    /// A fault is over.
+    ended: Condvar,
 }
 
 #[derive(Default)]
@@ -42,6 +46,7 @@ impl Faulty {
         Self {
             inner,
             plan: Mutex::default(),
+            ended: Condvar::new(),
         }
     }
 
@@ -52,13 +57,14 @@ impl Faulty {
         plan.fault = Some(fault);
     }
 
-    /// Ends the fault; what was stalled is written.
+    /// Ends the fault; what was stalled is written and read.
     pub fn end(&self) {
         let stalled = {
             let mut plan = self.lock();
             plan.fault = None;
             std::mem::take(&mut plan.stalled)
         };
+        self.ended.notify_all();
         for (step, done) in stalled {
             self.inner.write(step, done);
         }
@@ -86,6 +92,12 @@ impl Faulty {
     ) -> Result<T, StoreError> {
         let mut plan = self.lock();
         plan.reads += 1;
+        while let (0, Some(Fault::StallsReads)) = (plan.in_steps, &plan.fault) {
+            plan = self
+                .ended
+                .wait(plan)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
         if let (0, Some(Fault::Fails(error))) = (plan.in_steps, &plan.fault) {
             return Err(error.clone());
         }
@@ -114,7 +126,7 @@ impl Store for Faulty {
                 self.inner.write(Step::Flush, refused);
             }
             Some(Fault::Stalls) => plan.stalled.push_back((step, done)),
-            None => {
+            Some(Fault::StallsReads) | None => {
                 drop(plan);
                 self.inner.write(step, done);
             }
@@ -161,7 +173,15 @@ impl Store for Faulty {
     }
 
     fn close(&self) {
-        let stalled = std::mem::take(&mut self.lock().stalled);
+        let stalled = {
+            let mut plan = self.lock();
+            // No read is waited for any more.
+            if plan.fault == Some(Fault::StallsReads) {
+                plan.fault = None;
+            }
+            std::mem::take(&mut plan.stalled)
+        };
+        self.ended.notify_all();
         for (_, done) in stalled {
             done(Err(StoreError::Failed("it is closed".to_owned())));
         }
