@@ -4,10 +4,12 @@
 //! over an await, and no action is performed under Core's lock.
 
 mod addressing;
+mod adopting;
 mod asking;
 mod durable;
 mod ends;
 mod following;
+mod forgetting;
 mod judging;
 mod listing;
 mod notes;
