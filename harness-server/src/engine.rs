@@ -46,7 +46,7 @@ use crate::store::Store;
 use addressing::tell;
 use asking::Caller;
 use durable::Starter;
-use ends::Waiting;
+use ends::AwaitedEnd;
 use judging::Judges;
 use storing::Storage;
 use tails::Tails;
@@ -93,8 +93,8 @@ struct State {
     tails: Tails,
     /// Whoever started a durable run and is to be told.
     starters: AHashMap<RunId, Starter>,
-    /// Whoever waits for the end of a durable run to be on disk.
-    waiting: AHashMap<RunId, Waiting>,
+    /// The ends of durable runs that somebody waits for, until they are on disk.
+    awaited: AHashMap<RunId, AwaitedEnd>,
     /// Steps that are decided and not handed over yet, in their order.
     staged: Vec<Write>,
     /// When the timer task wakes next, while it sleeps.
@@ -111,7 +111,7 @@ enum Effect {
     Load(RunId, bool),
     Reload(RunId),
     Started(Starter, Result<RunId, Box<Failure>>),
-    Decided(Waiting, Option<Box<Failure>>),
+    Decided(AwaitedEnd, Option<Box<Failure>>),
     Note(Note),
 }
 
@@ -153,7 +153,7 @@ impl Engine {
                 watches: AHashMap::new(),
                 tails: Tails::default(),
                 starters: AHashMap::new(),
-                waiting: AHashMap::new(),
+                awaited: AHashMap::new(),
                 staged: Vec::new(),
                 timer_at: None,
                 leaving: false,
@@ -450,7 +450,7 @@ impl Engine {
                 Effect::Load(run, replayed) => self.read_request(run, replayed),
                 Effect::Reload(run) => self.read_again(run),
                 Effect::Started(starter, started) => starter.tell(started),
-                Effect::Decided(waiting, failure) => waiting.tell(failure),
+                Effect::Decided(awaited, failure) => awaited.tell(failure),
                 Effect::Note(note) => notes::log(&note),
             }
         }

@@ -423,8 +423,8 @@ impl super::State {
             }
             Wrote::Entries(entries) => self.tails.add(run, entries),
             Wrote::End(entries, end) => {
-                if let Some(waiting) = self.waiting.get_mut(&run) {
-                    waiting.ended(&end);
+                if let Some(awaited) = self.awaited.get_mut(&run) {
+                    awaited.ended(&end);
                 }
                 let known = self.core.durable_on_disk(run);
                 let namespace = known.map(|(agent, _)| agent.namespace.clone());
