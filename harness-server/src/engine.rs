@@ -44,6 +44,7 @@ use crate::schema::Schemas;
 use crate::store::Store;
 
 use addressing::tell;
+use adopting::Adopting;
 use asking::Caller;
 use durable::Starter;
 use ends::AwaitedEnd;
@@ -93,6 +94,7 @@ struct State {
     tails: Tails,
     /// Whoever started a durable run and is to be told.
     starters: AHashMap<RunId, Starter>,
+    adopting: Adopting,
     /// The ends of durable runs that somebody waits for, until they are on disk.
     awaited: AHashMap<RunId, AwaitedEnd>,
     /// Steps that are decided and not handed over yet, in their order.
@@ -153,6 +155,7 @@ impl Engine {
                 watches: AHashMap::new(),
                 tails: Tails::default(),
                 starters: AHashMap::new(),
+                adopting: Adopting::default(),
                 awaited: AHashMap::new(),
                 staged: Vec::new(),
                 timer_at: None,
@@ -393,13 +396,21 @@ impl Engine {
     }
 
     fn decide(&self, event: Event, prepare: impl FnOnce(&mut State)) -> Vec<Effect> {
+        self.decide_on(|state| {
+            prepare(state);
+            event
+        })
+    }
+
+    /// Applies the event that is made of what there is under the same lock.
+    fn decide_on(&self, event: impl FnOnce(&mut State) -> Event) -> Vec<Effect> {
         let mut actions = Vec::new();
+        let mut state = self.lock();
+        let event = event(&mut state);
         let comes_or_goes = matches!(
             event,
             Event::Lost { .. } | Event::Died { .. } | Event::Pooled { .. }
         );
-        let mut state = self.lock();
-        prepare(&mut state);
         state.core.apply(Instant::now(), event, &mut actions);
         let attached = actions
             .iter()

@@ -1,9 +1,12 @@
 //! Durable runs taken in as they are on disk: all that have not ended at the start, and one that is
 //! wanted before its turn or whose step could not be written.
+//!
+//! Reading takes a while, in which a run may end: what was read of it before must not make it again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ahash::AHashSet;
 use tracing::{info, warn};
 
 use crate::dispatch::{Adopted, Event};
@@ -17,16 +20,68 @@ use super::storing::Storage;
 /// Unfinished runs that are read at once at the start.
 const RESTORED: usize = 256;
 
+/// Runs that are being read to be taken in.
+#[derive(Default)]
+pub(super) struct Adopting {
+    /// How many reads are under way.
+    reads: usize,
+    /// What has ended since the first of them began.
+    ended: AHashSet<RunId>,
+}
+
+impl Adopting {
+    /// How a run ended is on disk.
+    pub(super) fn ended(&mut self, run: RunId) {
+        if self.reads > 0 {
+            self.ended.insert(run);
+        }
+    }
+}
+
+/// A read of runs that are to be taken in; it lasts until they are.
+struct Reading<'a>(&'a Engine);
+
+impl<'a> Reading<'a> {
+    fn of(engine: &'a Engine) -> Self {
+        engine.lock().adopting.reads += 1;
+        Self(engine)
+    }
+
+    /// Takes a run in as it was read, unless it has ended since.
+    fn adopt(&self, run: RunId, read: Option<Box<Adopted>>, again: bool) {
+        let effects = self.0.decide_on(|state| {
+            let has_ended = state.adopting.ended.contains(&run);
+            let adopted = read.filter(|_| !has_ended);
+            Event::Adopt {
+                run,
+                adopted,
+                again,
+            }
+        });
+        self.0.act(effects);
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        let adopting = &mut self.0.lock().adopting;
+        adopting.reads -= 1;
+        if adopting.reads == 0 {
+            adopting.ended = AHashSet::new();
+        }
+    }
+}
+
 impl Engine {
     /// Takes in every run that has not ended, whenever it says that it was made: the wall clock may
-    /// have been set back since. One that is here already is left alone, and of one that has ended
-    /// since it was read nothing can be written any more.
+    /// have been set back since. One that is here already is left alone.
     pub(super) async fn restore(&self, storage: &Arc<Storage>) {
         let began = Instant::now();
         let mut after = None;
         let mut count = 0;
         self.restore_agents(storage).await;
         loop {
+            let reading = Reading::of(self);
             let page = self
                 .reading(storage, move |engine, storage| {
                     let records = storage.store().unfinished(after, RESTORED)?;
@@ -45,13 +100,9 @@ impl Engine {
                 Ok((last, adopted)) => {
                     count += adopted.len();
                     for (run, adopted) in adopted {
-                        let again = false;
-                        self.apply(Event::Adopt {
-                            run,
-                            adopted,
-                            again,
-                        });
+                        reading.adopt(run, adopted, false);
                     }
+                    drop(reading);
                     if last.is_none() {
                         break;
                     }
@@ -84,6 +135,7 @@ impl Engine {
 
     /// Takes a run in as it is on disk.
     pub(super) async fn take_in(&self, storage: &Arc<Storage>, run: RunId, again: bool) {
+        let reading = Reading::of(self);
         let read = self.reading(storage, move |engine, storage| {
             match storage.store().get(run)? {
                 Some(record) => engine.adopted(storage, record),
@@ -92,11 +144,7 @@ impl Engine {
         });
         // One that cannot be read is tried again with the others.
         if let Ok(adopted) = read.await {
-            self.apply(Event::Adopt {
-                run,
-                adopted,
-                again,
-            });
+            reading.adopt(run, adopted, again);
         }
     }
 

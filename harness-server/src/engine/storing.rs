@@ -423,6 +423,7 @@ impl super::State {
             }
             Wrote::Entries(entries) => self.tails.add(run, entries),
             Wrote::End(entries, end) => {
+                self.adopting.ended(run);
                 if let Some(awaited) = self.awaited.get_mut(&run) {
                     awaited.ended(&end);
                 }

@@ -131,7 +131,7 @@ async fn what_cannot_be_read_of_a_replay_is_read_again_and_comes_whole() {
     eventually(SOON, "it is tried, and tried again", tried_again).await;
     assert!(!reading.is_finished(), "there is more to come");
     store.end();
-    let (mut reader, request, names) = within(4 * SOON, reading).await.expect("no panic");
+    let (reader, request, names) = within(4 * SOON, reading).await.expect("no panic");
     let expected: Vec<String> = (1..=STEPS).map(|seq| seq.to_string()).collect();
     assert_eq!(names, expected);
     reader.reply(&request, "1").await;

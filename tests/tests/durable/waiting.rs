@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::stores::Stalled;
 use harness_proto::v1::{
     AskRequest, ErrorCode, GetRunRequest, Run, RunOptions, RunState, StartRunRequest,
 };
@@ -178,15 +179,6 @@ async fn a_harness_that_leaves_tells_those_who_wait_how_their_runs_stand() {
     assert!(run.outcome.is_none(), "{run:?}");
 }
 
-/// A fault of a store, which is over when the test is: a read that is stalled would hold up its end.
-struct Stalled(Arc<Faulty>);
-
-impl Drop for Stalled {
-    fn drop(&mut self) {
-        self.0.end();
-    }
-}
-
 /// A request of a call that is over soon.
 fn due<T>(request: T) -> Request<T> {
     let mut request = Request::new(request);
@@ -217,7 +209,7 @@ async fn who_waits_while_the_store_cannot_be_read_is_told_so_in_time() {
         (made, store.reads()) == (2, before + 1)
     };
     eventually(SOON, "one is made and one is found", are_waiting).await;
-    store.begin(0, Fault::StallsReads);
+    store.begin(0, Fault::StallsReads(None));
     let _stalled = Stalled(store.clone());
 
     let get = |at_most| get_and_wait(&run.run_id, at_most);
