@@ -17,7 +17,9 @@
 //! | the conversation gets too long | the oldest results of tools go first, whole pairs only ([`Budget`]) |
 //! | somebody stops it | every call has a result, and it is known which tools ran ([`Ended`], [`AgentLoop::standing`]) |
 //!
-//! Begin with [`AgentLoop`], whose example is a whole agent, then [`Tool`].
+//! Begin with [`AgentLoop`], whose example is a whole agent with two tools and a hook; then
+//! [`AgentLoopBuilder`] has the settings of an agent, [`Tool`] those of a tool and [`ToolError`] what a
+//! tool says when it fails.
 //!
 //! # Alone
 //! With no harness an agent runs on a journal in a file (feature `local-journal`). When the process
@@ -49,10 +51,33 @@
 //! # }
 //! ```
 //!
+//! # What an operator sees
+//! Spans and events of the crate `tracing`, for which the program installs a subscriber; all targets
+//! begin with `worker_sdk::agent_loop`. An attempt is the span `invoke_agent` with the `run_id`, below
+//! it each try of a model call is a `chat` and each try of a tool an `execute_tool`, named as
+//! OpenTelemetry names them. What an attempt reads back from the journal it does not tell again, only
+//! how the run ended.
+//!
+//! | event | of what | fields |
+//! |---|---|---|
+//! | `turn_start` | a model call | `run_id`, `turn`, `input_tokens` as estimated |
+//! | `response` | its answer | `run_id`, `turn`, `response_id`, `finish` |
+//! | `model_error`, a warning | a try of it that failed | `run_id`, `turn`, `attempt`, `error_type`, `status`, `error`, `retry_in_ms` |
+//! | `tool_allowed` | a call the hooks let run | `tool`, `call_id`, `by` if they say who, `latency_ms` |
+//! | `tool_dispatch` | a try of a tool | `tool`, `call_id`, `args`, `attempt` |
+//! | `tool_result` | how the try ended, or the call that was denied, or settled without one | `tool`, `call_id`, `latency_ms`, `status`: `ok`, `error`, `timeout`, `denied`, `unknown` |
+//! | `check_failed`, a warning | a try of [`Tool::verified_by`] that failed | `tool`, `call_id`, `attempt`, `error`, `retry_in_ms` |
+//! | `abort` | a run that a limit, a hook or its caller ended | `reason`, `turn` |
+//! | `final_answer` | a run that was answered | `run_id`, `total_turns`, `total_tokens`, `wall_time_ms` |
+//!
+//! No answer of a model is in them, and in the arguments of a call what is named as a secret, or was
+//! given to [`AgentLoopBuilder::secret`], is hidden.
+//!
 //! # Features
 //! `agent-loop` has all of this with [`ScriptedModel`]; `anthropic` and `openai` add a provider each
 //! and an HTTP client, `local-journal` the journal in a file. A worker without them builds none of
-//! it.
+//! it. The types of a tool's arguments derive `serde::Deserialize` and `schemars::JsonSchema` (of
+//! schemars 1).
 //!
 //! # How it is cut
 //! [`Machine`] decides and is pure: no tool, no model, no clock. [`AgentLoop`] does what it says, each

@@ -106,6 +106,29 @@ async fn an_answer_that_breaks_off_or_stalls_is_none() {
 }
 
 #[tokio::test]
+async fn what_an_answer_used_that_broke_off_counts() {
+    let body = answer();
+    let begun = body.find("event: x").expect("its first block");
+    let error =
+        "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\"}}\n\n";
+    let provider = Provider::start([
+        Reply::events(&*body).cut(begun),
+        Reply::events(&*body).stall(begun),
+        Reply::events(body[..begun].to_owned() + error),
+        // Nothing is known of one that broke off before it began, or was refused.
+        Reply::events(&*body).cut(1),
+        Reply::json(503, "{}"),
+        Reply::events(&*body),
+    ])
+    .await;
+    let ended = run(&agent(anthropic(&provider))).await;
+    assert!(matches!(ended.end, End::Answered { .. }), "{ended:?}");
+    assert_eq!(provider.asked().len(), 6);
+    let used = (ended.used.input_tokens, ended.used.output_tokens);
+    assert_eq!(used, (4 * 9, 5));
+}
+
+#[tokio::test]
 async fn an_error_with_status_200_is_one() {
     for (body, failure) in [
         (

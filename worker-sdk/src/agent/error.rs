@@ -184,6 +184,12 @@ impl AgentError {
         self.0.retry_after
     }
 
+    /// The details, if they are JSON of this type.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn details_as<T: serde::de::DeserializeOwned>(&self) -> Option<T> {
+        self.0.details.as_ref()?.to_json().ok()
+    }
+
     /// Whether the caller gets INVALID_REQUEST.
     pub fn is_invalid_request(&self) -> bool {
         self.0.code == ErrorCode::InvalidRequest

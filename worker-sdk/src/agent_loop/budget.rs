@@ -25,8 +25,9 @@ pub struct Limits {
     pub pauses: u32,
     /// Answers in a row that a provider could not read a call in. Default 3.
     pub malformed: u32,
-    /// Tokens of all calls, input and output; of a call whose provider does not say, what was
-    /// estimated. Default none.
+    /// Tokens of all model calls, input and output; of an answer whose provider does not say, what
+    /// was estimated. A call that failed counts as far as its provider said what it used. Looked at
+    /// before each call, also before one that is made again. Default none.
     pub total_tokens: Option<u64>,
     /// Cost of all calls, in millionths, of the same tokens. Default none; needs [`Prices`].
     pub cost_micros: Option<u64>,
@@ -64,7 +65,7 @@ pub struct Budget {
     /// Tokens an answer may have when the one before was cut off. Default 16,384; not more than
     /// `max_output_tokens` means that there is no second try.
     pub max_output_tokens_retry: u32,
-    /// How much the model may think, beside the answer.
+    /// How much the model may think, beside the answer. Default [`Thinking::Default`].
     pub thinking: Thinking,
 }
 

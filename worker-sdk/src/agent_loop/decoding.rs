@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::excerpt::head;
 use super::failure::{Answered, Failure, ModelError, judge};
-use super::response::Response;
+use super::response::{Response, Usage};
 use super::sse::{Event, Sse, SseError};
 
 /// The largest event of a stream, in bytes.
@@ -32,6 +32,9 @@ pub trait Decoder: Send {
 
     /// Whether the answer is whole, though more may come that says something of it.
     fn is_whole(&self) -> bool;
+
+    /// What the answer used, as far as it has said that.
+    fn usage(&self) -> Usage;
 
     /// The answer, if its terminal event has come. Else it was cut off.
     fn finish(self) -> Result<Response, ModelError>;
@@ -74,6 +77,10 @@ impl<D: Decoder> Incoming<D> {
 
     pub(crate) fn is_whole(&self) -> bool {
         self.decoder.is_whole()
+    }
+
+    pub(crate) fn usage(&self) -> Usage {
+        self.decoder.usage()
     }
 
     pub(crate) fn finish(self) -> Result<Response, ModelError> {
@@ -123,7 +130,7 @@ pub(crate) fn add_part<P>(parts: &mut Vec<P>, part: P) -> Result<(), ModelError>
 /// An answer that came in one piece has no more parts than one that comes in events.
 pub(crate) fn bounded(response: Response) -> Result<Response, ModelError> {
     match response.blocks.len() > PARTS_MAX {
-        true => Err(too_many_parts()),
+        true => Err(too_many_parts().with_usage(response.usage)),
         false => Ok(response),
     }
 }

@@ -7,6 +7,7 @@
 mod batch;
 mod builder;
 mod calling;
+mod checking;
 mod deciding;
 mod known;
 mod report;
@@ -50,8 +51,10 @@ pub use standing::Standing;
 /// use schemars::JsonSchema;
 /// use serde::Deserialize;
 /// use serde_json::json;
-/// use worker_sdk::Worker;
-/// use worker_sdk::agent_loop::{AgentLoop, Class, Line, ScriptedModel, Tool, ToolContext, ToolError};
+/// use worker_sdk::agent_loop::{
+///     AgentLoop, Class, Line, PendingCall, ScriptedModel, Tool, ToolContext, ToolError, Verdict,
+/// };
+/// use worker_sdk::{AgentError, Worker};
 ///
 /// #[derive(Deserialize, JsonSchema)]
 /// #[serde(deny_unknown_fields)]
@@ -76,8 +79,20 @@ pub use standing::Standing;
 ///     Ok(format!("{} bytes sent to {} under {key}", arguments.text.len(), arguments.to))
 /// }
 ///
+/// /// What changes nothing may run; mail goes to Ann alone.
+/// async fn approve(call: PendingCall) -> Result<Verdict, AgentError> {
+///     if call.class == Class::ReadOnly {
+///         return Ok(Verdict::Allow);
+///     }
+///     if call.arguments["to"] == "ann@example.com" {
+///         return Ok(Verdict::allowed_by("the list of recipients"));
+///     }
+///     Ok(Verdict::deny("Mail goes to Ann alone. Do without it."))
+/// }
+///
 /// #[tokio::main]
 /// async fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     // A real one is Anthropic::from_env or OpenAi::from_env, with a feature each.
 ///     let model = ScriptedModel::new([
 ///         Line::call("search", json!({"query": "rivers"})),
 ///         Line::call("mail", json!({"to": "ann@example.com", "text": "The Nile is a river."})),
@@ -87,6 +102,7 @@ pub use standing::Standing;
 ///         .system("You look things up and write mails.")
 ///         .tool(Tool::new("search", "Looks words up.", search).class(Class::ReadOnly).parallel_safe())
 ///         .tool(Tool::new("mail", "Sends a mail. Not to be undone.", mail))
+///         .before_tool(approve)
 ///         .build()?;
 ///     Worker::builder(agent).name("research").run().await?;
 ///     Ok(())
@@ -269,21 +285,22 @@ impl Run<'_> {
         let request = self.request(machine, call);
         let step = self
             .ctx
-            .step(super::record::MODEL, |_| self.model_work(request))
+            .step(super::record::MODEL, |_| self.model_work(machine, request))
             .key(turn_key(call.turn))
             .read_only();
         match self.unless_cancelled(step).await {
-            Ok(Some(ModelRecord::Answered { response, prompt })) => {
-                if prompt != self.prompt {
-                    return Err(AgentError::journal_mismatch(OTHER_PROMPT));
-                }
-                machine.model_response(*response, &*self.parts.counter);
+            Ok(Some(ModelRecord::Answered { prompt, .. })) if prompt != self.prompt => {
+                return Err(AgentError::journal_mismatch(OTHER_PROMPT));
             }
-            Ok(Some(ModelRecord::TooLong { .. })) => machine.context_exceeded(),
+            Ok(Some(record)) => record.feed(machine, &*self.parts.counter),
             // The loop looks at the cancellation next.
             Ok(None) => {}
-            Err(StepError::Failed(error)) => machine.model_failed(calling::failed(&error)),
+            Err(StepError::Failed(error)) => {
+                machine.lost(calling::lost_by(&error));
+                machine.model_failed(calling::failed(&error));
+            }
             Err(StepError::Journal(error)) if error.kind() == ErrorKind::PayloadTooLarge => {
+                machine.lost(self.lost());
                 machine.model_failed(calling::not_recorded(&error));
             }
             Err(other) => return Err(other.into()),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::excerpt::head;
+use super::response::Usage;
 
 pub use judge::{Answered, judge};
 
@@ -49,6 +50,7 @@ pub struct ModelError {
     message: String,
     retry_after: Option<Duration>,
     cause: Option<Arc<dyn StdError + Send + Sync>>,
+    usage: Option<Box<Usage>>,
 }
 
 impl ModelError {
@@ -60,6 +62,7 @@ impl ModelError {
             message: message.into(),
             retry_after: None,
             cause: None,
+            usage: None,
         }
     }
 
@@ -81,6 +84,16 @@ impl ModelError {
     #[must_use]
     pub fn with_cause(mut self, cause: impl StdError + Send + Sync + 'static) -> Self {
         self.cause = Some(Arc::new(cause));
+        self
+    }
+
+    /// What the call used all the same, as far as the provider said it: an answer that broke off
+    /// was read and written for. It counts for the limits of the run. One that says no tokens is
+    /// none.
+    #[must_use]
+    pub fn with_usage(mut self, usage: Usage) -> Self {
+        let is_known = usage.input_tokens.is_some() || usage.output_tokens.is_some();
+        self.usage = is_known.then(|| Box::new(usage));
         self
     }
 
@@ -133,6 +146,11 @@ impl ModelError {
         self.retry_after
     }
 
+    /// What the call used, when the provider said that.
+    pub fn usage(&self) -> Option<&Usage> {
+        self.usage.as_deref()
+    }
+
     /// Whether the same call may be made again, if nothing of its answer was passed on.
     pub fn may_pass(&self) -> bool {
         match self.failure {
@@ -176,6 +194,7 @@ impl fmt::Debug for ModelError {
             .field("status", &self.status)
             .field("message", &self.message)
             .field("retry_after", &self.retry_after)
+            .field("usage", &self.usage)
             .field("cause", &self.cause.as_ref().map(ToString::to_string))
             .finish()
     }

@@ -50,6 +50,9 @@ impl fmt::Debug for PendingCall {
 pub enum Verdict {
     /// It may run.
     Allow,
+    /// It may run, and this is who said so, or what: a person, a policy. Operators are told, in the
+    /// event `tool_allowed`.
+    AllowedBy(String),
     /// It does not run, and the model reads why. Counts as a failure of the tool.
     Deny(String),
     /// It does not run, and the run is over.
@@ -62,6 +65,11 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// [`Verdict::AllowedBy`] with who or what allowed it.
+    pub fn allowed_by(who: impl Into<String>) -> Self {
+        Self::AllowedBy(who.into())
+    }
+
     /// [`Verdict::Deny`] with a text for the model.
     pub fn deny(text: impl Into<String>) -> Self {
         Self::Deny(text.into())

@@ -198,13 +198,13 @@ impl From<String> for Prompt {
 pub struct Answer {
     /// The model's final answer; empty is legal after results of tools.
     pub text: String,
-    /// Model calls it took.
+    /// Model calls it took that are recorded.
     pub turns: u32,
     /// Tool calls it took.
     pub tool_calls: u32,
-    /// Tokens read, cached ones included; estimated where the provider does not say.
+    /// Tokens read, cached ones included; estimated where the provider of an answer does not say.
     pub input_tokens: u64,
-    /// Tokens written, thinking included; estimated where the provider does not say.
+    /// Tokens written, thinking included; estimated where the provider of an answer does not say.
     pub output_tokens: u64,
 }
 

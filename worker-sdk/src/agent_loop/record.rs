@@ -7,7 +7,9 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
+use super::budget::TokenCounter;
 use super::excerpt::{head, tail};
+use super::machine::{Machine, Used};
 use super::response::Response;
 
 /// The name of a step that calls the model.
@@ -68,9 +70,45 @@ pub(crate) enum ModelRecord {
         response: Box<Response>,
         /// The digest of the prompt of the run.
         prompt: String,
+        /// What its tries before used, in all attempts.
+        #[serde(default, skip_serializing_if = "Used::is_nothing")]
+        lost: Used,
     },
     /// The provider found the input too long.
-    TooLong { message: String },
+    TooLong {
+        message: String,
+        #[serde(default, skip_serializing_if = "Used::is_nothing")]
+        lost: Used,
+    },
+    /// Its tries used what the run may use, and none came to an answer.
+    Spent { lost: Used },
+}
+
+impl ModelRecord {
+    /// Tells the machine what came of its call.
+    pub(crate) fn feed(self, machine: &mut Machine, counter: &dyn TokenCounter) {
+        match self {
+            Self::Answered { response, lost, .. } => {
+                machine.lost(lost);
+                machine.model_response(*response, counter);
+            }
+            Self::TooLong { lost, .. } => {
+                machine.lost(lost);
+                machine.context_exceeded();
+            }
+            Self::Spent { lost } => {
+                machine.lost(lost);
+                machine.given_up();
+            }
+        }
+    }
+}
+
+/// The details of the error that a failed model call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FailedCall {
+    /// What its tries used, in all attempts.
+    pub(crate) lost: Used,
 }
 
 /// What came of a tool call that was run.

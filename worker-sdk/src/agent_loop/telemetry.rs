@@ -10,7 +10,7 @@ use tracing::{Span, info, info_span, warn};
 
 use super::failure::ModelError;
 use super::machine::{Abort, Used};
-use super::response::Response;
+use super::response::{Response, Usage};
 
 /// The run. Its id is that of the trace.
 pub(super) fn invoke_agent(run_id: &str, provider: &str, model: &str) -> Span {
@@ -53,10 +53,22 @@ pub(super) fn answered(span: &Span, response: &Response) {
         "gen_ai.response.finish_reasons",
         response.finish_raw.as_str(),
     );
-    if let Some(tokens) = response.usage.input_tokens {
+    used(span, &response.usage);
+}
+
+/// What is known of a model call when it has failed.
+pub(super) fn not_answered(span: &Span, error: &ModelError) {
+    span.record("error.type", error.failure().error_type());
+    if let Some(usage) = error.usage() {
+        used(span, usage);
+    }
+}
+
+fn used(span: &Span, usage: &Usage) {
+    if let Some(tokens) = usage.input_tokens {
         span.record("gen_ai.usage.input_tokens", tokens);
     }
-    if let Some(tokens) = response.usage.output_tokens {
+    if let Some(tokens) = usage.output_tokens {
         span.record("gen_ai.usage.output_tokens", tokens);
     }
 }
@@ -109,13 +121,38 @@ pub(super) fn model_error(
     );
 }
 
-pub(super) fn tool_dispatch(tool: &str, args: &str, attempt: u32) {
-    info!(tool, args, attempt, "tool_dispatch");
+/// The hooks let a call run. `by` is who said so, as far as they tell.
+pub(super) fn tool_allowed(tool: &str, call_id: &str, by: Option<&str>, latency: Duration) {
+    let latency_ms = millis(latency);
+    info!(tool, call_id, by, latency_ms, "tool_allowed");
 }
 
-pub(super) fn tool_result(tool: &str, latency: Duration, status: &'static str) {
+pub(super) fn tool_dispatch(tool: &str, call_id: &str, args: &str, attempt: u32) {
+    info!(tool, call_id, args, attempt, "tool_dispatch");
+}
+
+pub(super) fn tool_result(tool: &str, call_id: &str, latency: Duration, status: &'static str) {
     let latency_ms = millis(latency);
-    info!(tool, latency_ms, status, "tool_result");
+    info!(tool, call_id, latency_ms, status, "tool_result");
+}
+
+/// A try of a tool's check failed. `wait` is how long until the next; None when there is none, and
+/// the outcome of the call is unknown.
+pub(super) fn check_failed(
+    tool: &str,
+    call_id: &str,
+    attempt: u32,
+    error: &str,
+    wait: Option<Duration>,
+) {
+    warn!(
+        tool,
+        call_id,
+        attempt,
+        error,
+        retry_in_ms = wait.map(millis),
+        "check_failed"
+    );
 }
 
 pub(super) fn abort(reason: &Abort, turn: u32) {

@@ -36,7 +36,8 @@ pub enum Class {
     Idempotent,
     /// Whether it ran can be asked; see [`Tool::verified_by`].
     Verifiable,
-    /// Must not run twice. When its outcome is lost, the model is told that it is unknown.
+    /// Must not run twice. When its outcome is lost, the model is told that it is unknown. What a
+    /// tool is unless told otherwise.
     SideEffect,
 }
 
@@ -157,15 +158,16 @@ impl Tool {
         }
     }
 
-    /// How long one try may take; at least a millisecond. Default 30 s.
+    /// How long one try may take; at least a millisecond. Default 30 s. Beyond it the try is dropped,
+    /// and of a tool that may not run twice the model is told that its effect is unknown.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout.max(Duration::from_millis(1));
         self
     }
 
-    /// How often it is tried again after a failure that may pass. Default 3. A side effect is tried
-    /// again only after [`ToolError::before_effect`].
+    /// How often it is tried again after a failure that may pass. Default 3. A side effect, or what
+    /// is verifiable, is tried again only after [`ToolError::before_effect`].
     #[must_use]
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = retries;
@@ -197,7 +199,9 @@ impl Tool {
 
     /// Makes it [`Class::Verifiable`]. When a worker died between the begin and the end of a run of
     /// the tool, `check` is asked with the same idempotency key: Some is what the tool would have
-    /// returned, None says that it did not happen and may run.
+    /// returned, None says that it did not happen and may run. A check that fails is asked again, as
+    /// often as the tool may be tried again; when it never answers, the model is told that the
+    /// outcome is unknown, and the tool is not run. Each failure is an event, `check_failed`.
     ///
     /// ```
     /// use worker_sdk::agent_loop::{Tool, ToolContext, ToolError};

@@ -125,6 +125,12 @@ impl Context {
         self.ledger().used()
     }
 
+    /// What all attempts have used since a step last got a result that stands.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn unsettled(&self) -> Vec<Usage> {
+        self.ledger().unsettled()
+    }
+
     /// What is recorded of a step with a key, which is not asked for: nothing, a begin, or a result.
     #[cfg(feature = "agent-loop")]
     pub(crate) fn recorded(&self, name: &str, key: &str) -> Option<Option<Outcome>> {

@@ -68,6 +68,8 @@ pub(crate) struct Ledger {
     /// A keyless step is running.
     keyless_runs: bool,
     used: Vec<Usage>,
+    /// How much of it is older than the newest result that stands.
+    settled: usize,
 }
 
 #[derive(Debug)]
@@ -90,6 +92,7 @@ impl Ledger {
             ..Self::default()
         };
         let mut last = None;
+        let (mut last_result, mut settled_before) = (None, 0);
         for Recorded { entry, .. } in recorded {
             match entry {
                 Entry::Step(step) => {
@@ -99,6 +102,14 @@ impl Ledger {
                     };
                     if is_keyless(&id.key) && !ledger.steps.contains_key(&id) {
                         ledger.expected.push_back(id.clone());
+                    }
+                    if step.outcome.is_some() {
+                        // A result that may pass is replaced by the next one of its step.
+                        if last_result.as_ref() != Some(&id) {
+                            settled_before = ledger.settled;
+                        }
+                        ledger.settled = ledger.used.len();
+                        last_result = Some(id.clone());
                     }
                     let state = step.outcome.map_or(State::Begun, State::Done);
                     ledger.steps.insert(id.clone(), state);
@@ -113,6 +124,7 @@ impl Ledger {
             && error.retryable
         {
             *state = State::MayPass(Err(error.clone()));
+            ledger.settled = settled_before;
         }
         ledger
     }
@@ -206,6 +218,7 @@ impl Ledger {
     /// The result of a running step is recorded.
     pub(crate) fn done(&mut self, id: Id, outcome: Outcome) {
         self.ended(&id);
+        self.settled = self.used.len();
         self.steps.insert(id, State::Done(outcome));
     }
 
@@ -242,6 +255,13 @@ impl Ledger {
     /// What all attempts used, oldest first.
     pub(crate) fn used(&self) -> Vec<Usage> {
         self.used.clone()
+    }
+
+    /// Of that, what was used since a step last got a result that stands: by work of which nothing
+    /// else is left.
+    #[cfg(feature = "agent-loop")]
+    pub(crate) fn unsettled(&self) -> Vec<Usage> {
+        self.used[self.settled..].to_vec()
     }
 }
 

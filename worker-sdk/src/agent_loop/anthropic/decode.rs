@@ -30,31 +30,35 @@ pub(super) fn of_message(
     raw: Vec<Value>,
     model: &str,
 ) -> Result<Response, ModelError> {
+    let usage = usage(&message["usage"]);
     let Some(reason) = message["stop_reason"].as_str() else {
-        return Err(cut("stop_reason"));
+        return Err(cut("stop_reason").with_usage(usage));
+    };
+    let Some(finish) = finish(reason) else {
+        return Err(unknown_finish(reason).with_usage(usage));
     };
     Ok(Response {
         id: name_of(message, "id"),
         provider: PROVIDER.to_owned(),
         model: model.to_owned(),
         answered_by: name_of(message, "model"),
-        finish: finish(reason)?,
+        finish,
         finish_raw: reason.to_owned(),
         blocks,
         raw,
-        usage: usage(&message["usage"]),
+        usage,
         note: note(message),
     })
 }
 
-fn finish(reason: &str) -> Result<Finish, ModelError> {
-    Ok(match reason {
+fn finish(reason: &str) -> Option<Finish> {
+    Some(match reason {
         "tool_use" => Finish::ToolCalls,
         "end_turn" | "stop_sequence" => Finish::Stop,
         "max_tokens" | "model_context_window_exceeded" => Finish::Length,
         "refusal" => Finish::Refusal,
         "pause_turn" => Finish::Pause,
-        other => return Err(unknown_finish(other)),
+        _ => return None,
     })
 }
 
@@ -93,7 +97,7 @@ pub(super) fn normalised(block: &Value, arguments: Option<&str>) -> Option<Block
 
 /// Input counts what was read from and written to the cache too, and every iteration of a call that
 /// the provider made several of.
-fn usage(raw: &Value) -> Usage {
+pub(super) fn usage(raw: &Value) -> Usage {
     let iterations = raw["iterations"].as_array().filter(|all| !all.is_empty());
     let parts: Vec<&Value> = match iterations {
         Some(iterations) => iterations.iter().collect(),

@@ -5,12 +5,12 @@
 
 use serde_json::Value;
 
-use super::decode::{normalised, of_message};
+use super::decode::{normalised, of_message, usage};
 use crate::agent_loop::decoding::{
     Decoder, add_part, append, cut, in_stream_error, is_too_deep, json, text_of,
 };
 use crate::agent_loop::failure::{Failure, ModelError};
-use crate::agent_loop::response::Response;
+use crate::agent_loop::response::{Response, Usage};
 use crate::agent_loop::sse::Event;
 
 pub(super) struct Messages {
@@ -167,6 +167,10 @@ impl Decoder for Messages {
 
     fn is_whole(&self) -> bool {
         self.is_stopped
+    }
+
+    fn usage(&self) -> Usage {
+        usage(&self.message["usage"])
     }
 
     fn finish(self) -> Result<Response, ModelError> {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio_util::sync::CancellationToken;
@@ -17,7 +18,8 @@ use crate::agent::AgentError;
 use crate::agent_loop::hook::PendingCall;
 use crate::agent_loop::machine::{Abort, Planned, ToolResult};
 use crate::agent_loop::message::Call;
-use crate::agent_loop::record::{ToolRecord, call_key, tool_step};
+use crate::agent_loop::record::{ToolRecord, ToolStatus, call_key, tool_step};
+use crate::agent_loop::telemetry;
 use crate::agent_loop::tool::Class;
 use crate::context::Context;
 use crate::journal::{Outcome, StepError};
@@ -209,6 +211,8 @@ impl Run<'_> {
                 Ok(())
             }
             Err(StepError::OutcomeUnknown { .. }) => {
+                let status = ToolStatus::Unknown.name();
+                telemetry::tool_result(&call.name, &call.id, Duration::ZERO, status);
                 let unknown = Place::failed(CallState::Unknown, call, UNKNOWN);
                 places.set(place, unknown);
                 Ok(())

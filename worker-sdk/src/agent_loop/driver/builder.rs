@@ -115,8 +115,14 @@ impl AgentLoopBuilder {
     /// either again. A worker that dies before that leaves nothing, and the next one asks again,
     /// under the same [`PendingCall::idempotency_key`].
     ///
+    /// # What an operator is told
+    /// The event `tool_allowed` with the call and, from [`Verdict::allowed_by`], who allowed it; of a
+    /// call that is denied, `tool_result` with the status `denied`. What is read back from the journal
+    /// was told when it was decided.
+    ///
     /// # How long it may take
-    /// Until the run's deadline, when the run ends with `DEADLINE_EXCEEDED`. When the run is
+    /// Until the run's deadline, when the run ends with `DEADLINE_EXCEEDED`. The run keeps its slot
+    /// meanwhile. When the run is
     /// cancelled the hook is dropped, and the call was never started. Hooks of calls that run beside
     /// each other are asked beside each other, [`AgentLoopBuilder::parallel_tools`] at most; any
     /// other call is asked about when the one before it has its result.
@@ -152,13 +158,13 @@ impl AgentLoopBuilder {
         self
     }
 
-    /// Tokens an answer may have. Default 4096.
+    /// [`Budget::max_output_tokens`] alone. Comes behind [`AgentLoopBuilder::budget`], which sets all of it.
     pub fn max_output_tokens(mut self, tokens: u32) -> Self {
         self.rules.budget.max_output_tokens = tokens;
         self
     }
 
-    /// How much the model may think, beside the answer.
+    /// [`Budget::thinking`] alone. Comes behind [`AgentLoopBuilder::budget`], which sets all of it.
     pub fn thinking(mut self, thinking: Thinking) -> Self {
         self.rules.budget.thinking = thinking;
         self
@@ -183,7 +189,7 @@ impl AgentLoopBuilder {
         self
     }
 
-    /// How a model call that failed is made again.
+    /// How a model call that failed is made again; see [`ModelRetry`] for the defaults.
     pub fn retry(mut self, retry: ModelRetry) -> Self {
         self.retry = retry;
         self
@@ -204,8 +210,8 @@ impl AgentLoopBuilder {
         self
     }
 
-    /// Whether a tool that is answered 401 or 403 ends the run. Default true; else the model is
-    /// told.
+    /// Whether a tool that fails with a [`ToolError::http`](crate::agent_loop::ToolError::http) of
+    /// 401 or 403 ends the run. Default true; else the model is told.
     pub fn unauthorized_is_fatal(mut self, fatal: bool) -> Self {
         self.unauthorized_is_fatal = fatal;
         self

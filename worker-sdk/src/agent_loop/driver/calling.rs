@@ -10,11 +10,11 @@ use tracing::Instrument as _;
 use super::Run;
 use crate::agent::AgentError;
 use crate::agent_loop::failure::{Failure, ModelError};
-use crate::agent_loop::machine::{Machine, ModelCall, ModelFailed};
+use crate::agent_loop::machine::{Machine, ModelCall, ModelFailed, Used};
 use crate::agent_loop::pieces::Pieces;
-use crate::agent_loop::record::ModelRecord;
+use crate::agent_loop::record::{FailedCall, ModelRecord};
 use crate::agent_loop::request::Request;
-use crate::agent_loop::response::Response;
+use crate::agent_loop::response::{Response, Usage};
 use crate::agent_loop::telemetry;
 use crate::error::Error;
 use crate::journal;
@@ -39,10 +39,18 @@ impl Run<'_> {
         }
     }
 
-    /// Calls the model until it has answered or will not.
-    pub(super) async fn model_work(&self, request: Request) -> Result<ModelRecord, AgentError> {
+    /// Calls the model until it has answered or will not, or the run has used what it may.
+    pub(super) async fn model_work(
+        &self,
+        machine: &Machine,
+        request: Request,
+    ) -> Result<ModelRecord, AgentError> {
+        let lost = self.lost();
+        if machine.is_spent_with(lost) {
+            return Ok(ModelRecord::Spent { lost });
+        }
         telemetry::turn_start(self.ctx.run_id(), request.turn, request.input_tokens);
-        let retry = &self.parts.retry;
+        let (retry, model) = (&self.parts.retry, &self.parts.model);
         let mut backoff = Backoff::full_jitter(retry.initial, retry.max);
         let mut tries = 0;
         loop {
@@ -52,17 +60,30 @@ impl Run<'_> {
                 Ok(response) => return self.answered(&request, response).await,
                 Err(error) => error,
             };
+            if let Some(usage) = error.usage() {
+                self.ctx.usage(self.usage(usage, model.model())).await?;
+            }
+            let lost = self.lost();
             let told = self.parts.redactor.text(&error.told()).into_owned();
             let wait = backoff.next_wait(error.retry_after());
-            let is_last = tries > retry.retries || is_committed || !error.may_pass();
-            let again = !is_last && !self.is_too_long(wait, error.retry_after());
+            let is_last = tries > retry.retries
+                || is_committed
+                || !error.may_pass()
+                || self.is_too_long(wait, error.retry_after());
+            let again = !is_last && !machine.is_spent_with(lost);
             let (run_id, turn) = (self.ctx.run_id(), request.turn);
             telemetry::model_error(run_id, turn, tries, &error, &told, again.then_some(wait));
             if error.failure() == Failure::ContextLength {
-                return Ok(ModelRecord::TooLong { message: told });
+                return Ok(ModelRecord::TooLong {
+                    message: told,
+                    lost,
+                });
+            }
+            if is_last {
+                return Err(agent_error(&error, told, lost));
             }
             if !again {
-                return Err(agent_error(&error, told));
+                return Ok(ModelRecord::Spent { lost });
             }
             tokio::time::sleep(wait).await;
         }
@@ -80,9 +101,7 @@ impl Run<'_> {
         let (result, is_committed) = self.complete(request).instrument(span.clone()).await;
         match &result {
             Ok(response) => telemetry::answered(&span, response),
-            Err(error) => {
-                span.record("error.type", error.failure().error_type());
-            }
+            Err(error) => telemetry::not_answered(&span, error),
         }
         (result, is_committed)
     }
@@ -118,22 +137,36 @@ impl Run<'_> {
         response: Response,
     ) -> Result<ModelRecord, AgentError> {
         telemetry::response(self.ctx.run_id(), request.turn, &response);
-        self.ctx.usage(self.usage(&response)).await?;
+        let lost = self.lost();
+        let usage = self.usage(&response.usage, &response.answered_by);
+        self.ctx.usage(usage).await?;
         Ok(ModelRecord::Answered {
             response: Box::new(response),
             prompt: self.prompt.clone(),
+            lost,
         })
     }
 
-    fn usage(&self, response: &Response) -> journal::Usage {
-        let used = &response.usage;
+    /// What tries of the call used, in all attempts, whose answer is not recorded.
+    pub(super) fn lost(&self) -> Used {
+        let unsettled = self.ctx.unsettled().into_iter();
+        unsettled.fold(Used::default(), |lost, usage| {
+            lost.plus(Used {
+                input_tokens: usage.input_tokens,
+                output_tokens: usage.output_tokens,
+                cost_micros: usage.cost_micros,
+            })
+        })
+    }
+
+    fn usage(&self, used: &Usage, model: &str) -> journal::Usage {
         let prices = self.parts.rules.prices.as_ref();
         journal::Usage {
             input_tokens: used.input_tokens.unwrap_or(0),
             cached_tokens: used.cached_tokens.unwrap_or(0),
             output_tokens: used.output_tokens.unwrap_or(0),
             reasoning_tokens: used.reasoning_tokens.unwrap_or(0),
-            model: response.answered_by.clone(),
+            model: model.to_owned(),
             cost_micros: prices.map_or(0, |prices| prices.cost_micros(used)),
             currency: prices.map_or_else(String::new, |prices| prices.currency.clone()),
         }
@@ -142,7 +175,7 @@ impl Run<'_> {
 
 /// The failure as the result of the step: recorded, and tried again by the next attempt if it may
 /// pass. Its causes stand in its text, where no secret is; the record has nothing else of them.
-fn agent_error(error: &ModelError, told: String) -> AgentError {
+fn agent_error(error: &ModelError, told: String, lost: Used) -> AgentError {
     let kind = error.failure().error_type();
     let may_pass = error.may_pass();
     let wait = error.retry_after();
@@ -150,10 +183,19 @@ fn agent_error(error: &ModelError, told: String) -> AgentError {
     if may_pass {
         answer = answer.retryable();
     }
+    if !lost.is_nothing() {
+        answer = answer.details(&FailedCall { lost });
+    }
     match wait {
         Some(wait) => answer.retry_after(wait),
         None => answer,
     }
+}
+
+/// What the tries of a failed model call used, as its error was recorded.
+pub(super) fn lost_by(error: &AgentError) -> Used {
+    let details = error.details_as();
+    details.map_or_else(Used::default, |FailedCall { lost }| lost)
 }
 
 pub(super) fn failed(error: &AgentError) -> ModelFailed {

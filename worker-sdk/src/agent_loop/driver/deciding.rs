@@ -12,9 +12,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Run;
 use crate::agent::AgentError;
+use crate::agent_loop::excerpt::head;
 use crate::agent_loop::hook::{PendingCall, Verdict};
 use crate::agent_loop::record::{ToolRecord, ToolStatus};
 use crate::agent_loop::telemetry;
+
+/// Bytes of who allowed a call that an operator is told at most.
+const WHO_BYTES_MAX: usize = 256;
 
 /// The result that a call has without running; None when it runs.
 pub(super) type Instead = Option<Result<ToolRecord, AgentError>>;
@@ -27,7 +31,8 @@ impl Run<'_> {
         call: PendingCall,
         closing: &CancellationToken,
     ) -> Result<Instead, AgentError> {
-        let (begin, tool) = (Instant::now(), call.tool.clone());
+        let begin = Instant::now();
+        let (tool, call_id) = (call.tool.clone(), call.call_id.clone());
         let asking = tokio::time::timeout(self.ctx.time_left(), self.ask_hooks(call));
         let verdict = tokio::select! {
             biased;
@@ -37,10 +42,19 @@ impl Run<'_> {
             answered = asking => answered.map_err(|_| too_late(&tool))??,
         };
         Ok(match verdict {
-            Verdict::Allow => None,
+            Verdict::Allow => {
+                telemetry::tool_allowed(&tool, &call_id, None, begin.elapsed());
+                None
+            }
+            Verdict::AllowedBy(who) => {
+                let who = self.parts.redactor.text(&who);
+                let who = head(&who, WHO_BYTES_MAX);
+                telemetry::tool_allowed(&tool, &call_id, Some(who), begin.elapsed());
+                None
+            }
             Verdict::Deny(why) => {
                 let status = ToolStatus::Denied;
-                telemetry::tool_result(&tool, begin.elapsed(), status.name());
+                telemetry::tool_result(&tool, &call_id, begin.elapsed(), status.name());
                 let why = self.parts.redactor.text(&why);
                 Some(Ok(ToolRecord::denied(&why)))
             }
@@ -54,19 +68,25 @@ impl Run<'_> {
         })
     }
 
+    /// What all hooks say of a call. Where several allow it, so does each that is named.
     async fn ask_hooks(&self, call: PendingCall) -> Result<Verdict, AgentError> {
+        let mut named: Vec<String> = Vec::new();
         for hook in &self.parts.hooks {
             // A panic on the way to the future counts as one in it.
             let judging = AssertUnwindSafe(async { hook.judge(call.clone()).await });
             match judging.catch_unwind().await {
                 Ok(Ok(Verdict::Allow)) => {}
-                Ok(Ok(verdict)) => return Ok(verdict),
+                Ok(Ok(Verdict::AllowedBy(who))) => named.push(who),
+                Ok(Ok(verdict @ (Verdict::Deny(_) | Verdict::End { .. }))) => return Ok(verdict),
                 // Whoever means to end the run has a verdict for that.
                 Ok(Err(error)) => return Err(error.retryable()),
                 Err(_) => return Err(broke_down(&call.tool)),
             }
         }
-        Ok(Verdict::Allow)
+        Ok(match named.is_empty() {
+            true => Verdict::Allow,
+            false => Verdict::AllowedBy(named.join(", ")),
+        })
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::known::{Known, Open, Past, Place, ended_by_hook};
 use super::report::{CallState, ToolReport};
-use super::{AgentLoop, Parts};
+use super::{AgentLoop, Parts, calling};
 use crate::agent_loop::machine::{Abort, Compaction, Next, Planned};
 use crate::agent_loop::message::Message;
 use crate::agent_loop::prompt::Prompt;
@@ -19,7 +19,8 @@ use crate::journal::{Entry, Outcome, Recorded, Step};
 /// Where a run stands.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
-    /// Whether it came to its end.
+    /// Whether it came to its end. A model call that failed in a way that may pass is none: the next
+    /// attempt makes it again.
     pub is_ended: bool,
     /// Model calls that are recorded.
     pub turns: u32,
@@ -90,13 +91,19 @@ impl AgentLoop {
                         None => break false,
                     }
                 }
-                Next::CallModel(_) => match steps.value::<ModelRecord>(MODEL, &turn_key(turn)) {
-                    Some(ModelRecord::Answered { response, .. }) => {
-                        machine.model_response(*response, counter);
+                Next::CallModel(_) => {
+                    let key = turn_key(turn);
+                    match steps.value::<ModelRecord>(MODEL, &key) {
+                        Some(record) => record.feed(&mut machine, counter),
+                        None => match steps.get(MODEL, &key).and_then(Step::error) {
+                            // One that may pass is tried again by the next attempt.
+                            Some(error) if !error.is_retryable() => {
+                                machine.model_failed(calling::failed(&error));
+                            }
+                            Some(_) | None => break false,
+                        },
                     }
-                    Some(ModelRecord::TooLong { .. }) => machine.context_exceeded(),
-                    None => break false,
-                },
+                }
                 Next::RunTools(planned) => {
                     let is_past = steps.is_past(machine.turns());
                     let (mut results, mut ended) = (Vec::new(), None);

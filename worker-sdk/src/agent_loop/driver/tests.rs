@@ -6,6 +6,7 @@ mod compacting;
 mod crashing;
 mod ending;
 mod hooks;
+mod lost;
 mod setting;
 mod sizes;
 mod streaming;

@@ -12,7 +12,6 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::Run;
-use super::known::UNKNOWN;
 use crate::agent::AgentError;
 use crate::agent_loop::excerpt::head;
 use crate::agent_loop::record::{ERROR_BYTES_MAX, ToolRecord, ToolStatus};
@@ -22,7 +21,7 @@ use crate::agent_loop::toolbox::Entry;
 use crate::retry::Backoff;
 
 /// The first wait before a tool is tried again, and what the doubling ends at.
-const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+pub(super) const WAITS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
 /// How one try ended.
 enum Tried {
@@ -47,14 +46,14 @@ impl Run<'_> {
         let mut tries = 0;
         loop {
             tries += 1;
-            telemetry::tool_dispatch(&tool.name, &logged, tries);
+            telemetry::tool_dispatch(&tool.name, call_id, &logged, tries);
             let begin = Instant::now();
             let ctx = ToolContext::new(self.ctx.clone(), call_id, idempotency_key.clone(), tries);
             let span = telemetry::execute_tool(&self.span, &tool.name, call_id);
             let tried = try_once(tool, ctx, arguments.clone())
                 .instrument(span)
                 .await;
-            telemetry::tool_result(&tool.name, begin.elapsed(), status(&tried).name());
+            telemetry::tool_result(&tool.name, call_id, begin.elapsed(), status(&tried).name());
             let least = retry_after(&tried);
             let wait = backoff.next_wait(least);
             let may_again = may_run_again(tool, &tried) && tries <= tool.max_retries;
@@ -105,43 +104,6 @@ impl Run<'_> {
             .operator
             .map(|operator| self.parts.redactor.text(&operator).into_owned());
         record
-    }
-
-    /// Asks a verifiable tool whether it ran. Asking changes nothing, so it is asked again when it
-    /// fails; when it cannot be asked at all, nobody knows.
-    pub(super) async fn check_work(
-        &self,
-        entry: &Entry,
-        call_id: &str,
-        arguments: &Value,
-        idempotency_key: String,
-    ) -> Result<Option<ToolRecord>, AgentError> {
-        let tool = &entry.tool;
-        let check = tool
-            .check
-            .as_ref()
-            .expect("a verifiable tool must have its check since it was registered");
-        let mut backoff = Backoff::full_jitter(WAITS.0, WAITS.1);
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            let ctx = ToolContext::new(self.ctx.clone(), call_id, idempotency_key.clone(), tries);
-            // A panic on the way to the future counts as one in it.
-            let asking = AssertUnwindSafe(async { check.ask(ctx, arguments.clone()).await });
-            match tokio::time::timeout(tool.timeout, asking.catch_unwind()).await {
-                Ok(Ok(Ok(Some(text)))) => {
-                    return Ok(Some(ToolRecord::new(ToolStatus::Ok, text, 0)));
-                }
-                Ok(Ok(Ok(None))) => return Ok(None),
-                Ok(Ok(Err(_)) | Err(_)) | Err(_) => {}
-            }
-            let wait = backoff.next_wait(None);
-            if tries > tool.max_retries || wait >= self.ctx.time_left() {
-                let record = ToolRecord::new(ToolStatus::Unknown, UNKNOWN.to_owned(), 0);
-                return Ok(Some(record));
-            }
-            tokio::time::sleep(wait).await;
-        }
     }
 }
 

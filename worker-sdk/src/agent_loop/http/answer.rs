@@ -119,7 +119,8 @@ impl Answer {
             .map_err(|_| ModelError::new(Failure::Unreadable, "the answer is not UTF-8"))
     }
 
-    /// An answer that comes in events; its text is passed on as it comes.
+    /// An answer that comes in events; its text is passed on as it comes. One that fails tells what
+    /// it used until then.
     pub(crate) async fn events<D: Decoder>(
         mut self,
         decoder: D,
@@ -127,37 +128,47 @@ impl Answer {
     ) -> Result<Response, ModelError> {
         self.must_be(EVENTS)?;
         let mut incoming = Incoming::new(decoder);
-        let mut before = None;
-        let broken = loop {
-            match self.chunk().await {
-                Ok(Some(chunk)) => {
-                    let text = incoming.feed(&chunk)?;
-                    let passing = Instant::now();
-                    pieces.text(&text).await?;
-                    // A caller that is behind takes none of the provider's time.
-                    self.time.begin += passing.elapsed();
-                    if incoming.is_done() {
-                        break None;
-                    }
-                    match (incoming.is_whole(), before) {
-                        (true, None) => before = Some(self.time.rest()),
-                        // A call behind a finish reason takes it back: the answer goes on.
-                        (false, Some(time)) => {
-                            self.time = time;
-                            before = None;
-                        }
-                        (true, Some(_)) | (false, None) => {}
-                    }
-                }
-                Ok(None) => break None,
-                Err(error) => break Some(error),
-            }
-        };
-        // What broke behind the end of the answer broke nothing.
-        match (incoming.finish(), broken) {
+        let taken = self.take_events(&mut incoming, pieces).await;
+        let usage = incoming.usage();
+        let answer = taken.and_then(|broken| match (incoming.finish(), broken) {
+            // What broke behind the end of the answer broke nothing.
             (Ok(response), _) => Ok(response),
             (Err(_), Some(error)) => Err(error),
             (Err(error), None) => Err(error),
+        });
+        answer.map_err(|error| error.with_usage(usage))
+    }
+
+    /// Takes events until no more come; gives what broke the way they came.
+    async fn take_events<D: Decoder>(
+        &mut self,
+        incoming: &mut Incoming<D>,
+        pieces: &mut Pieces,
+    ) -> Result<Option<ModelError>, ModelError> {
+        let mut before = None;
+        loop {
+            let chunk = match self.chunk().await {
+                Ok(Some(chunk)) => chunk,
+                Ok(None) => return Ok(None),
+                Err(error) => return Ok(Some(error)),
+            };
+            let text = incoming.feed(&chunk)?;
+            let passing = Instant::now();
+            pieces.text(&text).await?;
+            // A caller that is behind takes none of the provider's time.
+            self.time.begin += passing.elapsed();
+            if incoming.is_done() {
+                return Ok(None);
+            }
+            match (incoming.is_whole(), before) {
+                (true, None) => before = Some(self.time.rest()),
+                // A call behind a finish reason takes it back: the answer goes on.
+                (false, Some(time)) => {
+                    self.time = time;
+                    before = None;
+                }
+                (true, Some(_)) | (false, None) => {}
+            }
         }
     }
 

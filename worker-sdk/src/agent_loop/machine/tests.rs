@@ -8,6 +8,7 @@ use super::*;
 use crate::agent_loop::budget::BytesOverThree;
 use crate::agent_loop::message::Block;
 use crate::agent_loop::pairs;
+use crate::agent_loop::response::{Finish, Response, Usage};
 
 const COUNTER: BytesOverThree = BytesOverThree;
 

@@ -34,8 +34,9 @@ pub(super) fn of_message(
     usage: &Value,
     model: &str,
 ) -> Result<Response, ModelError> {
+    let usage = normalised(usage);
     let Some(reason) = reason else {
-        return Err(cut("finish_reason"));
+        return Err(cut("finish_reason").with_usage(usage));
     };
     let blocks = blocks(&message);
     let has_calls = blocks.iter().any(|block| matches!(block, Block::Call(_)));
@@ -48,7 +49,7 @@ pub(super) fn of_message(
         "tool_calls" | "function_call" => Finish::ToolCalls,
         "length" => Finish::Length,
         "content_filter" => Finish::Refusal,
-        other => return Err(unknown_finish(other)),
+        other => return Err(unknown_finish(other).with_usage(usage)),
     };
     Ok(Response {
         id: name_of(completion, "id"),
@@ -59,7 +60,7 @@ pub(super) fn of_message(
         finish_raw: reason.to_owned(),
         blocks,
         raw: vec![message],
-        usage: normalised(usage),
+        usage,
         note: (reason == "content_filter").then(|| reason.to_owned()),
     })
 }
@@ -110,7 +111,7 @@ pub(super) fn content(content: &Value) -> String {
     }
 }
 
-fn normalised(raw: &Value) -> Usage {
+pub(super) fn normalised(raw: &Value) -> Usage {
     Usage {
         input_tokens: number_of(raw, &["prompt_tokens"]),
         cached_tokens: number_of(raw, &["prompt_tokens_details", "cached_tokens"]),

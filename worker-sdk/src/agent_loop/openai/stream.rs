@@ -5,10 +5,10 @@
 
 use serde_json::{Value, json};
 
-use super::decode::{content, of_message};
+use super::decode::{content, normalised, of_message};
 use crate::agent_loop::decoding::{Decoder, add_part, append, cut, in_stream_error, json, text_of};
 use crate::agent_loop::failure::ModelError;
-use crate::agent_loop::response::Response;
+use crate::agent_loop::response::{Response, Usage};
 use crate::agent_loop::sse::Event;
 
 pub(super) struct Chunks {
@@ -159,6 +159,10 @@ impl Decoder for Chunks {
 
     fn is_whole(&self) -> bool {
         self.finish.is_some()
+    }
+
+    fn usage(&self) -> Usage {
+        normalised(&self.usage)
     }
 
     fn finish(mut self) -> Result<Response, ModelError> {

@@ -39,7 +39,7 @@ impl ToolContext {
         &self.idempotency_key
     }
 
-    /// Which try this is, from 1.
+    /// Which try of the tool this is, from 1 in each attempt of the run.
     pub fn attempt(&self) -> u32 {
         self.attempt
     }

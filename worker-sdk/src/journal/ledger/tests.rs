@@ -244,3 +244,54 @@ fn usage_of_earlier_attempts_counts_on() {
         .collect();
     assert_eq!(tokens, [1, 2, 3]);
 }
+
+#[cfg(feature = "agent-loop")]
+#[test]
+fn usage_is_settled_by_the_next_result_that_stands() {
+    let usage = |input_tokens| {
+        Entry::Usage(Box::new(Usage {
+            input_tokens,
+            ..Usage::default()
+        }))
+    };
+    let model = |key, outcome| step("model", key, Some(outcome));
+    let unsettled = |ledger: &Ledger| -> Vec<u64> {
+        let unsettled = ledger.unsettled().into_iter();
+        unsettled.map(|usage| usage.input_tokens).collect()
+    };
+    let before = [usage(1), model("a", value(1)), step("tool", "t", None)];
+    let behind = [usage(2), step("tool", "t", Some(value(2))), usage(3)];
+    let answered = [before, behind].concat();
+    for (more, expected) in [
+        (vec![], vec![3]),
+        (vec![usage(4)], vec![3, 4]),
+        (vec![model("b", value(3))], vec![]),
+        // It may be tried again: then it is the next try that settles it, or the one behind that.
+        (vec![model("b", failure(true))], vec![3]),
+        (vec![model("b", failure(true)), usage(4)], vec![3, 4]),
+        (
+            vec![
+                model("b", failure(true)),
+                usage(4),
+                model("b", failure(true)),
+            ],
+            vec![3, 4],
+        ),
+        (
+            vec![model("b", failure(true)), usage(4), model("b", value(3))],
+            vec![],
+        ),
+        (vec![model("b", failure(false)), usage(4)], vec![4]),
+    ] {
+        let entries = [answered.clone(), more].concat();
+        let said = format!("{entries:?}");
+        assert_eq!(unsettled(&ledger(entries)), expected, "{said}");
+    }
+    let mut ledger = ledger(answered);
+    let Ok(Asked::Run { id, .. }) = ledger.ask("model", Some("b"), Effect::ReadOnly, false) else {
+        panic!("it is to run");
+    };
+    assert_eq!(unsettled(&ledger), [3]);
+    ledger.done(id, value(4));
+    assert!(unsettled(&ledger).is_empty());
+}

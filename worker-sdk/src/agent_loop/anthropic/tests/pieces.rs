@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::{STREAM, stream};
-use crate::agent_loop::decoding::Decoder as _;
+use super::{STREAM, decode, stream};
+use crate::agent_loop::decoding::{Decoder as _, Incoming};
 use crate::agent_loop::failure::{Failure, ModelError};
 use crate::agent_loop::recorded;
 use crate::agent_loop::response::{Finish, Response};
@@ -197,5 +197,35 @@ fn names_of_any_length_are_kept_short() {
         &response.calls()[0].name,
     ] {
         assert_eq!(name.len(), 256);
+    }
+}
+
+#[test]
+fn what_an_answer_used_is_known_before_its_end() {
+    let start = json!({"type": "message_start", "message": {
+        "id": "m", "usage": {"input_tokens": 7, "cache_read_input_tokens": 2, "output_tokens": 1},
+    }});
+    let used = |events: &[Value]| {
+        let mut incoming = Incoming::new(stream::Messages::new("m"));
+        for event in events {
+            let fed = incoming.feed(format!("data: {event}\n\n").as_bytes());
+            fed.expect("a piece");
+        }
+        let usage = incoming.usage();
+        (usage.input_tokens, usage.output_tokens)
+    };
+    assert_eq!(used(&[]), (None, None));
+    assert_eq!(used(&[start.clone(), call(0)]), (Some(9), Some(1)));
+    let end = json!({"type": "message_delta", "usage": {"output_tokens": 30}});
+    assert_eq!(used(&[start, call(0), end]), (Some(9), Some(30)));
+    for reason in [json!(null), json!("of_its_own")] {
+        let usage = json!({"input_tokens": 7, "output_tokens": 5});
+        let body = json!({"content": [], "stop_reason": reason, "usage": usage});
+        let error = decode::response(&body.to_string(), "m").expect_err("no answer");
+        let usage = error.usage().expect("what it used");
+        assert_eq!(
+            (usage.input_tokens, usage.output_tokens),
+            (Some(7), Some(5))
+        );
     }
 }

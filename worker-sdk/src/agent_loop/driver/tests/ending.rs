@@ -130,3 +130,18 @@ fn what_a_hook_is_told_is_shown_without_its_arguments() {
         "{shown}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_run_whose_model_call_failed_stands_at_its_end_unless_that_may_pass() {
+    for (failure, is_ended) in [(Failure::Billing, true), (Failure::Transient, false)] {
+        let journal = Memory::new();
+        let failures = (0..10).map(|_| ModelError::new(failure, "no"));
+        let agent = AgentLoop::builder(ScriptedModel::new([]).failing(failures)).build();
+        let agent = agent.expect("an agent");
+        let (ctx, _) = testing::context().journal(journal.clone()).build();
+        let ended = agent.run(&ctx, &"go".into()).await.expect("a run");
+        assert!(matches!(ended.end, End::ModelFailed(_)), "{ended:?}");
+        let standing = agent.standing(&"go".into(), &journal.entries());
+        assert_eq!(standing.is_ended, is_ended, "{failure:?}");
+    }
+}

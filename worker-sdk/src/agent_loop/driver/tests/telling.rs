@@ -1,5 +1,7 @@
 //! What an operator is told, and what not.
 
+mod calls;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Write as _};
@@ -14,9 +16,10 @@ use tracing::{Event, Metadata, Subscriber};
 use super::super::{AgentLoop, Ended};
 use crate::agent_loop::failure::{Failure, ModelError};
 use crate::agent_loop::machine::End;
+use crate::agent_loop::response::Usage;
 use crate::agent_loop::scripted::{Line, ScriptedModel};
 use crate::agent_loop::tool::{Tool, ToolContext, ToolError};
-use crate::testing;
+use crate::testing::{self, ContextBuilder};
 
 /// Keeps every event and span of its thread as text, and each span's parent. It is the subscriber of
 /// the whole program: whether an event is wanted is remembered for all threads, so one that came and
@@ -29,12 +32,17 @@ thread_local! {
 
 /// Runs the agent on this thread, which is the test's alone.
 async fn heard(run_id: &str, agent: AgentLoop) -> (Heard, Ended) {
+    heard_of(&agent, testing::context().run_id(run_id)).await
+}
+
+/// The same, of an attempt of whichever run this is the context of.
+async fn heard_of(agent: &AgentLoop, run: ContextBuilder) -> (Heard, Ended) {
     static LISTENING: Once = Once::new();
     LISTENING.call_once(|| {
         tracing::subscriber::set_global_default(Listener).expect("the only subscriber");
     });
     HEARD.take();
-    let (ctx, _) = testing::context().run_id(run_id).build();
+    let (ctx, _) = run.build();
     let ended = agent.run(&ctx, &"go".into()).await.expect("a run");
     (HEARD.take(), ended)
 }
@@ -139,12 +147,24 @@ async fn each_thing_that_happens_is_one_event_and_no_secret_is_in_it() {
         .events
         .iter()
         .find(|event| event.contains("tool_dispatch"));
-    assert!(dispatch.is_some_and(|event| event.contains("rivers") && event.contains("attempt=1")));
+    let dispatch = dispatch.expect("it is dispatched");
+    for part in ["rivers", "attempt=1", "call_id=\"call_1_0\""] {
+        assert!(dispatch.contains(part), "{part}: {dispatch}");
+    }
     for hidden in ["hunter22", "k-123", "A private answer"] {
         assert!(!all.contains(hidden), "{hidden}: {all}");
     }
     let told = super::setting::results(&ended);
     assert_eq!(told[0].text, "no access with [redacted]");
+}
+
+impl Heard {
+    /// The events of this name, in order.
+    fn of(&self, name: &str) -> Vec<&str> {
+        let message = format!("message={name}");
+        let named = self.events.iter().map(String::as_str);
+        named.filter(|event| event.contains(&message)).collect()
+    }
 }
 
 /// An error that is because of another.
@@ -218,4 +238,19 @@ async fn spans_have_the_names_of_the_conventions_and_their_parent() {
         assert!(text.contains("gen_ai.operation.name"), "{text}");
     }
     assert!(below("chat")[0].0.contains("gen_ai.usage.output_tokens"));
+}
+
+#[tokio::test(flavor = "current_thread", start_paused = true)]
+async fn what_a_failed_try_used_is_in_its_span() {
+    let usage = Usage {
+        input_tokens: Some(17),
+        ..Usage::default()
+    };
+    let cut = ModelError::new(Failure::Cut, "cut").with_usage(usage);
+    let model = ScriptedModel::new([Line::text("hello")]).failing([cut]);
+    let agent = AgentLoop::builder(model).build().expect("an agent");
+    let (heard, _) = heard("r", agent).await;
+    let failed = |(text, _): &(String, _)| text.contains("ModelCut");
+    let (span, _) = heard.spans.into_values().find(failed).expect("its span");
+    assert!(span.contains("gen_ai.usage.input_tokens=17"), "{span}");
 }

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{decode, stream, streamed};
+use crate::agent_loop::decoding::Incoming;
 use crate::agent_loop::failure::Failure;
 use crate::agent_loop::recorded;
 use crate::agent_loop::response::Finish;
@@ -125,4 +126,34 @@ fn an_answer_has_no_more_calls_than_any_model_makes() {
     let body = calls(2_001);
     let result = recorded::decoded(stream::Chunks::new("m"), &[body.as_bytes()]);
     assert_eq!(result.expect_err("too many").failure(), Failure::Unreadable);
+}
+
+#[test]
+fn what_an_answer_used_is_known_before_its_end_where_the_server_says_so() {
+    let mut incoming = Incoming::new(stream::Chunks::new("m"));
+    assert_eq!(incoming.usage().input_tokens, None);
+    // Some servers count in every chunk.
+    for output in [1, 2] {
+        let usage = json!({"prompt_tokens": 7, "completion_tokens": output});
+        let choice = json!({"index": 0, "delta": {"content": "x"}});
+        let chunk = json!({"choices": [choice], "usage": usage});
+        let fed = incoming.feed(format!("data: {chunk}\n\n").as_bytes());
+        fed.expect("a piece");
+        let usage = incoming.usage();
+        assert_eq!(
+            (usage.input_tokens, usage.output_tokens),
+            (Some(7), Some(output))
+        );
+    }
+    for reason in [json!(null), json!("of_its_own")] {
+        let choice = json!({"message": {"content": "x"}, "finish_reason": reason});
+        let usage = json!({"prompt_tokens": 7, "completion_tokens": 5});
+        let body = json!({"choices": [choice], "usage": usage});
+        let error = decode::response(&body.to_string(), "m").expect_err("no answer");
+        let usage = error.usage().expect("what it used");
+        assert_eq!(
+            (usage.input_tokens, usage.output_tokens),
+            (Some(7), Some(5))
+        );
+    }
 }
