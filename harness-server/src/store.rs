@@ -13,8 +13,14 @@ mod sqlite;
 #[path = "store_contract_tests.rs"]
 mod contract_tests;
 #[cfg(test)]
+#[path = "store_fault_contract_tests.rs"]
+mod fault_contract_tests;
+#[cfg(test)]
 #[path = "store_fault_tests.rs"]
 mod fault_tests;
+#[cfg(test)]
+#[path = "store_reply_contract_tests.rs"]
+mod reply_contract_tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -8,9 +8,10 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::reply_contract_tests::a_row_has_the_number_of_its_newest_attempts_reply;
 use super::*;
 
-const BOUND: Duration = Duration::from_secs(10);
+pub(super) const BOUND: Duration = Duration::from_secs(10);
 
 /// A store and what it stands on.
 pub(super) struct Subject {
@@ -30,6 +31,14 @@ fn sqlite() -> Subject {
     Subject {
         store: Arc::new(Sqlite::open(folder.path()).expect("a store")),
         _folder: Some(folder),
+    }
+}
+
+/// One that can be told to fail, and has not been.
+fn faulty() -> Subject {
+    Subject {
+        store: Arc::new(Faulty::over(memory().store)),
+        _folder: None,
     }
 }
 
@@ -85,14 +94,14 @@ pub(super) fn enqueue(run: &NewRun, asked: &'static str) -> Step {
     }
 }
 
-fn holder(number: u8) -> Holder {
+pub(super) fn holder(number: u8) -> Holder {
     Holder {
         worker: WorkerId(Uuid::from_u128(number.into())),
         lease: Lease([number; 16]),
     }
 }
 
-fn fence(run: &NewRun, attempt: u32, head: u64) -> Fence {
+pub(super) fn fence(run: &NewRun, attempt: u32, head: u64) -> Fence {
     Fence {
         run: run.id,
         attempt: Attempt(attempt),
@@ -100,7 +109,7 @@ fn fence(run: &NewRun, attempt: u32, head: u64) -> Fence {
     }
 }
 
-fn start(run: &NewRun, attempt: u32, head: u64) -> Step {
+pub(super) fn start(run: &NewRun, attempt: u32, head: u64) -> Step {
     Step::StartAttempt {
         fence: fence(run, attempt, head),
         holder: holder(7),
@@ -108,7 +117,7 @@ fn start(run: &NewRun, attempt: u32, head: u64) -> Step {
     }
 }
 
-fn append(run: &NewRun, attempt: u32, head: u64) -> Step {
+pub(super) fn append(run: &NewRun, attempt: u32, head: u64) -> Step {
     let mut first = entry(head + 1, attempt, "step");
     first.worker_seq = 1;
     let mut second = entry(head + 2, attempt, "output");
@@ -120,7 +129,7 @@ fn append(run: &NewRun, attempt: u32, head: u64) -> Step {
     }
 }
 
-fn finish(run: &NewRun, attempt: u32, head: u64) -> Step {
+pub(super) fn finish(run: &NewRun, attempt: u32, head: u64) -> Step {
     Step::Finish {
         fence: fence(run, attempt, head),
         state: State::Succeeded,
@@ -195,45 +204,6 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
     let seqs: Vec<u64> = page.entries.iter().map(|entry| entry.seq).collect();
     assert_eq!((seqs, page.head, page.ended), ((1..=9).collect(), 9, true));
     assert_eq!(page.entries[2].worker_seq, 1);
-}
-
-fn a_row_has_the_number_of_its_newest_attempts_reply(store: &dyn Store) {
-    let run = run(1);
-    let failed = |attempt, head, reply_seq| Step::EndAttempt {
-        fence: fence(&run, attempt, head),
-        counts: Counts::default(),
-        not_before: None,
-        reply_seq,
-        entries: vec![entry(head + 1, attempt, "failed")],
-    };
-    let known = || store.get(run.id).expect("readable").expect("known");
-    for (step, reply_seq) in [
-        (enqueue(&run, "asked"), 0),
-        (start(&run, 0, 1), 0),
-        (failed(1, 2, 9), 9),
-        (start(&run, 1, 3), 0),
-        (failed(2, 4, 4), 4),
-    ] {
-        assert_eq!(write(store, step), Ok(Written::Done));
-        let record = known();
-        assert_eq!(record.reply_seq, reply_seq, "{record:?}");
-    }
-    assert_eq!(write(store, failed(2, 4, 8)), Err(StoreError::Fenced));
-    assert_eq!(known().reply_seq, 4);
-    let unfinished = store.unfinished(None, 10).expect("readable");
-    assert_eq!(unfinished[0].reply_seq, 4, "it is taken in with that");
-    assert_eq!(known().holder, Some(holder(7)), "and with whose it was");
-
-    // The end that no reply has brought keeps the one before.
-    let ended = Step::Finish {
-        fence: fence(&run, 2, 5),
-        state: State::Cancelled,
-        reply_seq: 4,
-        entries: vec![entry(6, 0, "run ended")],
-    };
-    assert_eq!(write(store, ended), Ok(Written::Done));
-    let record = known();
-    assert_eq!((record.state, record.reply_seq), (State::Cancelled, 4));
 }
 
 fn a_first_attempt_may_come_with_the_run(store: &dyn Store) {
@@ -465,6 +435,15 @@ fn a_closed_store_takes_nothing(store: &dyn Store) {
 }
 
 macro_rules! contract {
+    (faults $($backend:ident),+: $law:ident) => {
+        mod $law {
+            $(#[test]
+            fn $backend() {
+                let subject = super::$backend();
+                super::super::fault_contract_tests::$law(&subject.store);
+            })+
+        }
+    };
     ($($backend:ident),+: $($law:ident),+ $(,)?) => {
         contract!(@each [$($backend),+] [$($law),+]);
     };
@@ -482,7 +461,7 @@ macro_rules! contract {
 }
 
 contract! {
-    memory, sqlite:
+    memory, sqlite, faulty:
     a_run_goes_from_its_start_to_its_end_by_steps,
     a_row_has_the_number_of_its_newest_attempts_reply,
     a_first_attempt_may_come_with_the_run,
@@ -495,4 +474,12 @@ contract! {
     agents_are_remembered_by_when_they_were_seen,
     steps_are_told_of_in_their_order_and_reads_see_what_was_told,
     a_closed_store_takes_nothing,
+}
+
+contract! {
+    faults memory, sqlite: nothing_is_there_of_a_step_that_failed_and_it_can_be_written_afterwards
+}
+
+contract! {
+    faults memory, sqlite: nothing_is_told_of_a_step_that_stalls_nor_of_those_behind_it
 }
