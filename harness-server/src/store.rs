@@ -18,6 +18,9 @@ mod fault_contract_tests;
 #[cfg(test)]
 #[path = "store_fault_tests.rs"]
 mod fault_tests;
+#[cfg(test)]
+#[path = "store_reply_contract_tests.rs"]
+mod reply_contract_tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -153,6 +156,8 @@ pub enum Step {
         counts: Counts,
         /// When its back-off is over.
         not_before: Option<Stamp>,
+        /// The worker's number of the attempt's reply, 0 when none was taken.
+        reply_seq: u64,
         /// `attempt_ended`.
         entries: Vec<Entry>,
     },
@@ -162,7 +167,7 @@ pub enum Step {
         fence: Fence,
         /// How it ended.
         state: State,
-        /// The worker's number of the reply that ended it, 0 when none did.
+        /// The worker's number of the newest attempt's reply, 0 when none was taken.
         reply_seq: u64,
         /// Up to `run_ended`, which is the last.
         entries: Vec<Entry>,
@@ -261,7 +266,7 @@ pub struct Record {
     pub holder: Option<Holder>,
     /// The version of the agent that wrote what is replayed, where something is.
     pub replayed: Option<String>,
-    /// The worker's number of the reply that ended it, 0 when none did.
+    /// The worker's number of the newest attempt's reply, 0 when none was taken.
     pub reply_seq: u64,
     /// When it ended, and the number of `run_ended`.
     pub ended: Option<(Stamp, u64)>,

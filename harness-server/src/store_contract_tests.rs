@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tempfile::TempDir;
 use uuid::Uuid;
 
+use super::reply_contract_tests::a_row_has_the_number_of_its_newest_attempts_reply;
 use super::*;
 
 pub(super) const BOUND: Duration = Duration::from_secs(10);
@@ -93,7 +94,7 @@ pub(super) fn enqueue(run: &NewRun, asked: &'static str) -> Step {
     }
 }
 
-fn holder(number: u8) -> Holder {
+pub(super) fn holder(number: u8) -> Holder {
     Holder {
         worker: WorkerId(Uuid::from_u128(number.into())),
         lease: Lease([number; 16]),
@@ -155,6 +156,7 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
                 killed: 3,
             },
             not_before: Some(Stamp(50)),
+            reply_seq: 3,
             entries: vec![entry(5, 1, "lost")],
         },
     ] {
@@ -171,7 +173,7 @@ fn a_run_goes_from_its_start_to_its_end_by_steps(store: &dyn Store) {
         "{record:?}"
     );
     assert_eq!(record.counts.uncounted_in_row, 2);
-    assert_eq!(record.not_before, Some(Stamp(50)));
+    assert_eq!((record.not_before, record.reply_seq), (Some(Stamp(50)), 3));
     assert_eq!(record.replayed.as_deref(), Some("v1"));
     assert_eq!(record.run, run);
     let extent = store.extent(run.id, Attempt(1)).expect("readable");
@@ -461,6 +463,7 @@ macro_rules! contract {
 contract! {
     memory, sqlite, faulty:
     a_run_goes_from_its_start_to_its_end_by_steps,
+    a_row_has_the_number_of_its_newest_attempts_reply,
     a_first_attempt_may_come_with_the_run,
     a_step_behind_another_attempt_or_head_writes_nothing,
     one_key_has_one_run,

@@ -12,6 +12,7 @@ fn life(run: &NewRun) -> Vec<Step> {
         fence: fence(run, 1, 4),
         counts: Counts::default(),
         not_before: None,
+        reply_seq: 3,
         entries: vec![entry(5, 1, "lost")],
     };
     vec![

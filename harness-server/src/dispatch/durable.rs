@@ -107,6 +107,8 @@ pub(super) struct Durable {
     /// The version of the agent that wrote what is replayed, where something is.
     pub(super) replayed: Option<Arc<str>>,
     pub(super) reply: Option<Reply>,
+    /// The worker_seq of the reply that the newest attempt has ended with; 0 where none was taken.
+    pub(super) reply_seq: u64,
     /// Who wants it stopped, and why.
     pub(super) cancel: Option<(Arc<str>, String)>,
     /// What its slot learns once its end is written.
@@ -129,6 +131,7 @@ impl Durable {
             bytes: 0,
             replayed: None,
             reply: None,
+            reply_seq: 0,
             cancel: None,
             over: None,
             away: None,
@@ -328,13 +331,19 @@ impl Core {
             return;
         };
         let reply = durable.reply.take();
+        let reply_seq = reply.map_or(0, |reply| reply.seq);
         let kept = durable.kept_slot();
         durable.phase = Phase::Waiting;
-        durable.holder = None;
+        durable.reply_seq = reply_seq;
         let ended = Said::Content(Content::AttemptEnded(failure));
+        let change = Change::EndAttempt {
+            counts,
+            not_before,
+            reply_seq,
+        };
         self.write(
             id,
-            Change::EndAttempt { counts, not_before },
+            change,
             vec![own(now, delivery.attempt, ended)],
             After::AttemptEnded { reply },
             actions,
@@ -376,12 +385,14 @@ impl Core {
             let ended = Content::AttemptEnded(failed);
             entries.push(own(now, delivery.attempt, Said::Content(ended)));
         }
-        let (state, reply_seq) = match &outcome {
-            Ok(_) => (State::Succeeded, durable.reply.map_or(0, |reply| reply.seq)),
-            Err(failure) if failure.code == Code::Cancelled => (State::Cancelled, 0),
-            Err(failure) if failure.code == Code::DeadlineExceeded => (State::TimedOut, 0),
-            Err(_) => (State::Failed, durable.reply.map_or(0, |reply| reply.seq)),
+        let state = match &outcome {
+            Ok(_) => State::Succeeded,
+            Err(failure) if failure.code == Code::Cancelled => State::Cancelled,
+            Err(failure) if failure.code == Code::DeadlineExceeded => State::TimedOut,
+            Err(_) => State::Failed,
         };
+        // The one that ends it, or the one its newest attempt had ended with before.
+        let reply_seq = durable.reply.map_or(durable.reply_seq, |reply| reply.seq);
         entries.push(own(now, Attempt::default(), Said::Ended(outcome)));
         let kept = durable.kept_slot();
         durable.phase = Phase::Ending;

@@ -10,7 +10,7 @@ use crate::slot::{End, Level, Refusal};
 use crate::store::Holder;
 
 use super::asks::RunEntry;
-use super::durable::{Away, Phase};
+use super::durable::{After, Away, Durable, Pending, Phase};
 use super::slots::SlotEntry;
 use super::workers::Offer;
 use super::{Action, Core, Timer};
@@ -31,7 +31,7 @@ pub struct Resumed {
     pub delivery: Delivery,
     /// The last worker_seq that is on disk.
     pub last_seq: u64,
-    /// When the attempt ends at the latest; none when its run has ended.
+    /// When the attempt ends at the latest; none when it has ended with its worker's reply.
     pub deadline: Option<Instant>,
 }
 
@@ -140,13 +140,13 @@ impl Core {
         held
     }
 
-    /// Whether a worker may go on with what it names, and if not, how its call ends.
-    pub(super) fn may_resume(
+    /// What a worker comes back to that wants to go on with what it names, or how its call ends.
+    pub(super) fn comes_back(
         &self,
         offer: &Offer,
         delivery: Delivery,
         lease: Lease,
-    ) -> Result<(), End> {
+    ) -> Result<Back, End> {
         let not_yours = Err(End::Refused(Refusal::NotYours));
         if self.adrift.contains(&delivery.run) {
             return Err(End::StoreFailed);
@@ -160,15 +160,19 @@ impl Core {
         if entry.request.agent != offer.agent || delivery.attempt > entry.run.attempt() {
             return not_yours;
         }
-        let (worker, same) = (offer.worker, delivery.attempt == entry.run.attempt());
+        let same = delivery.attempt == entry.run.attempt();
+        let worker = offer.worker;
+        let holds = durable.holder == Some(Holder { worker, lease }) && offer.level == Level::Full;
         match durable.phase {
             // It is known in a moment what came of it.
             Phase::Ending => Err(End::StoreFailed),
-            Phase::Working if same => {
-                let holds = durable.holder == Some(Holder { worker, lease });
-                match holds && offer.level == Level::Full {
-                    true => Ok(()),
-                    false => not_yours,
+            Phase::Working if same && holds => Ok(Back::Resume(delivery, lease)),
+            Phase::Working if same => not_yours,
+            // Its reply has ended the attempt, and nothing has come after that.
+            Phase::Waiting | Phase::Loading(_) if same && holds && durable.reply_seq > 0 => {
+                match attempt_end_is_on_disk(durable) {
+                    true => Ok(Back::Replied(delivery, durable.reply_seq)),
+                    false => Err(End::StoreFailed),
                 }
             }
             Phase::New(_)
@@ -207,4 +211,10 @@ impl Core {
         };
         Some((resumed, durable.taken))
     }
+}
+
+/// Whether nothing is on its way that ends an attempt.
+fn attempt_end_is_on_disk(durable: &Durable) -> bool {
+    let ends = |step: &Pending| matches!(step.after, After::AttemptEnded { .. });
+    !durable.pending.iter().any(ends)
 }

@@ -47,14 +47,17 @@ impl Core {
         back: Option<Back>,
         actions: &mut Vec<Action>,
     ) {
-        let refused = self.refuse_offer(&offer).or_else(|| match back {
-            Some(Back::Resume(delivery, lease)) => self.may_resume(&offer, delivery, lease).err(),
-            Some(Back::Replied(..)) | None => None,
-        });
-        if let Some(end) = refused {
-            actions.push(Action::End { slot: id, end });
-            return;
-        }
+        let taken = match (self.refuse_offer(&offer), back) {
+            (Some(end), _) => Err(end),
+            (None, Some(Back::Resume(delivery, lease))) => {
+                self.comes_back(&offer, delivery, lease).map(Some)
+            }
+            (None, back @ (Some(Back::Replied(..)) | None)) => Ok(back),
+        };
+        let back = match taken {
+            Ok(back) => back,
+            Err(end) => return actions.push(Action::End { slot: id, end }),
+        };
         let offer = self.join_worker(now, id, offer);
         self.join_agent(&offer);
         let first_of_class = self

@@ -315,6 +315,7 @@ impl Core {
         };
         let holder = Holder { worker, lease };
         durable.holder = Some(holder);
+        durable.reply_seq = 0;
         durable.taken = 0;
         durable.written = 0;
         match std::mem::replace(&mut durable.phase, Phase::Starting(slot)) {

@@ -59,6 +59,8 @@ pub struct Adopted {
     pub bytes: u64,
     /// The last number the attempt's worker gave.
     pub worker_seq: u64,
+    /// The worker's number of the attempt's reply, 0 when none was taken.
+    pub reply_seq: u64,
     /// The version of the agent that wrote what is replayed, where something is.
     pub replayed: Option<Arc<str>>,
 }
@@ -355,6 +357,7 @@ impl Core {
         durable.bytes = adopted.bytes;
         durable.taken = adopted.worker_seq;
         durable.written = adopted.worker_seq;
+        durable.reply_seq = adopted.reply_seq;
         durable.replayed = adopted.replayed;
         let entry = RunEntry {
             frame_bytes: adopted.frame_bytes,

@@ -10,6 +10,7 @@ mod drains;
 mod durable;
 mod durable_ends;
 mod durable_lost;
+mod durable_replied;
 mod frames;
 mod hang_ups;
 mod histories;

@@ -91,12 +91,14 @@ pub enum Change {
         counts: Counts,
         /// When its back-off is over.
         not_before: Option<Instant>,
+        /// The worker's number of the attempt's reply, 0 when none was taken.
+        reply_seq: u64,
     },
     /// The run has ended.
     Finish {
         /// How.
         state: State,
-        /// The worker's number of the reply that ended it, 0 when none did.
+        /// The worker's number of the newest attempt's reply, 0 when none was taken.
         reply_seq: u64,
     },
     /// The run has ended before; the entry tells what became of its work.

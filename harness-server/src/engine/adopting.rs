@@ -183,6 +183,7 @@ impl Engine {
             head: record.head,
             bytes: extent.bytes,
             worker_seq: extent.worker_seq,
+            reply_seq: record.reply_seq,
             replayed: record.replayed.map(Into::into),
         })))
     }

@@ -309,12 +309,8 @@ impl Engine {
         at.unwrap_or(started)
     }
 
-    fn step(&self, storage: &Storage, write: Write) -> Step {
-        let fence = Fence {
-            run: write.run,
-            attempt: write.attempt,
-            head: write.head,
-        };
+    /// The entries of a step as they are on disk, numbered.
+    fn entries(&self, storage: &Storage, write: &Write) -> Vec<Entry> {
         let entry = |(at, new): (usize, &NewEntry)| Entry {
             seq: write.head + 1 + at as u64,
             attempt: new.attempt,
@@ -322,7 +318,16 @@ impl Engine {
             time: self.stamp(new.at),
             content: storage.records.entry(self.0.server_id, &new.content),
         };
-        let mut entries: Vec<Entry> = write.entries.iter().enumerate().map(entry).collect();
+        write.entries.iter().enumerate().map(entry).collect()
+    }
+
+    fn step(&self, storage: &Storage, write: Write) -> Step {
+        let fence = Fence {
+            run: write.run,
+            attempt: write.attempt,
+            head: write.head,
+        };
+        let mut entries = self.entries(storage, &write);
         match write.change {
             Change::Enqueue {
                 start,
@@ -358,10 +363,15 @@ impl Engine {
                 entries,
                 replayed: replayed.map(|version| version.to_string()),
             },
-            Change::EndAttempt { counts, not_before } => Step::EndAttempt {
+            Change::EndAttempt {
+                counts,
+                not_before,
+                reply_seq,
+            } => Step::EndAttempt {
                 fence,
                 counts,
                 not_before: not_before.map(|at| self.stamp(at)),
+                reply_seq,
                 entries,
             },
             Change::Finish { state, reply_seq } => Step::Finish {

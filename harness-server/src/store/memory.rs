@@ -180,6 +180,7 @@ impl Kept {
                 row.record.attempt = fence.attempt.next();
                 row.record.holder = Some(holder);
                 row.record.not_before = None;
+                row.record.reply_seq = 0;
                 row.add(entries);
             }
             Step::Append {
@@ -195,12 +196,14 @@ impl Kept {
                 fence,
                 counts,
                 not_before,
+                reply_seq,
                 entries,
             } => {
                 let row = self.fenced(&fence)?;
                 row.record.state = State::Queued;
                 row.record.counts = counts;
                 row.record.not_before = not_before;
+                row.record.reply_seq = reply_seq;
                 row.add(entries);
             }
             Step::Finish {

@@ -1,13 +1,17 @@
 //! Calls that break, and harnesses that are started anew, under durable work.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use harness_proto::v1::{RunState, attach_request, attach_response, reply};
+use harness_proto::v1::{
+    self, Hello, Leave, Request, RetryPolicy, RunOptions, RunState, StartRunRequest,
+    attach_request, attach_response, reply,
+};
 use harness_server::Limits;
 use harness_server::store::{Sqlite, Store};
 use harness_tests::durable::{journal, kinds, resuming, run_of, start, started, step, value};
-use harness_tests::raw::{Embedded, RawSlot, SOON, eventually, full_hello, payload, reason};
+use harness_tests::raw::{Embedded, RawSlot, SOON, eventually, full_hello, payload, proto, reason};
 use tempfile::TempDir;
 
 fn open(folder: &TempDir) -> Arc<dyn Store> {
@@ -170,4 +174,125 @@ async fn a_run_whose_worker_is_gone_is_delivered_again_after_a_restart() {
         run.is_ok_and(|run| run.state() == RunState::Succeeded)
     };
     eventually(SOON, "it ends", ended).await;
+}
+
+/// The only label that matters here.
+fn labels() -> HashMap<String, String> {
+    HashMap::from([("place".to_owned(), "here".to_owned())])
+}
+
+/// A run of two attempts, which only slots with the label get.
+fn twice(timeout: Option<Duration>, backoff: Duration) -> StartRunRequest {
+    StartRunRequest {
+        options: Some(RunOptions {
+            selector: labels(),
+            timeout: timeout.map(proto),
+            retry_policy: Some(RetryPolicy {
+                max_attempts: 2,
+                initial_backoff: Some(proto(backoff)),
+                max_backoff: Some(proto(backoff)),
+                ..RetryPolicy::default()
+            }),
+            ..RunOptions::default()
+        }),
+        ..start("echo", "1")
+    }
+}
+
+fn with_label(mut hello: Hello) -> Hello {
+    hello.worker.as_mut().expect("a worker").labels = labels();
+    hello
+}
+
+/// Has the first attempt of a run fail with a retryable error, number 2, whose slot gets nothing after
+/// it, and waits until the run waits for another, or has ended where it has no time for one.
+async fn fails(
+    harness: &Embedded,
+    hello: Hello,
+    start: StartRunRequest,
+    ends: bool,
+) -> (Request, RawSlot) {
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, with_label(hello)).await;
+    let run = started(&channel, start).await;
+    let request = slot.request().await;
+    assert_eq!(request.run_id, run.run_id);
+    slot.send(step(&request, 1, "first", "1")).await;
+    slot.send(attach_request::Frame::Leave(Leave {})).await;
+    let error = v1::Error {
+        message: "it broke".into(),
+        retryable: true,
+        ..v1::Error::default()
+    };
+    slot.reply_as(&request, 2, reply::Outcome::Error(error))
+        .await;
+    let failed = || async {
+        let run = run_of(&channel, &run.run_id).await.expect("known");
+        run.state() != RunState::Running && run.outcome.is_some() == ends
+    };
+    eventually(SOON, "the attempt fails", failed).await;
+    (request, slot)
+}
+
+/// That a resume is told of the reply, number 2, and that its slot is free.
+async fn is_acknowledged(harness: &Embedded, hello: &Hello, request: &Request) {
+    let (mut slot, last) = resume(harness, resuming(hello.clone(), request)).await;
+    assert_eq!(last, 2);
+    let other = started(&harness.connect().await, start("echo", "2")).await;
+    let next = slot.request().await;
+    assert_eq!((&next.run_id, next.attempt), (&other.run_id, 1));
+    slot.reply(&next, "3").await;
+    acknowledged(&mut slot, 1).await;
+}
+
+#[tokio::test]
+async fn a_reply_that_failed_its_attempt_is_acknowledged_until_the_next_begins() {
+    let folder = TempDir::new().expect("a folder of its own");
+    let harness = over(&folder, SOON).await;
+    // Without the label it is a worker that the run does not wait for.
+    let hello = full_hello("echo");
+    let again = twice(None, Duration::from_millis(1));
+    let (request, slot) = fails(&harness, hello.clone(), again, false).await;
+    drop(slot);
+    is_acknowledged(&harness, &hello, &request).await;
+    harness.left().await;
+
+    let harness = over(&folder, SOON).await;
+    is_acknowledged(&harness, &hello, &request).await;
+
+    let other = with_label(full_hello("echo"));
+    let mut other = RawSlot::attach(harness.connect().await, other).await;
+    let second = other.request().await;
+    assert_eq!((&second.run_id, second.attempt), (&request.run_id, 2));
+    let entry = other.next().await;
+    assert!(
+        matches!(entry, attach_response::Frame::Entry(_)),
+        "its step"
+    );
+    for ended in [false, true] {
+        if ended {
+            other.reply(&second, "4").await;
+            acknowledged(&mut other, 1).await;
+        }
+        let mut late = RawSlot::open(harness.connect().await).await;
+        let hello = resuming(hello.clone(), &request);
+        late.send(attach_request::Frame::Hello(hello)).await;
+        assert_eq!(reason(&late.end().await), "SUPERSEDED", "ended: {ended}");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_left_no_time_for_another_attempt_is_acknowledged() {
+    let folder = TempDir::new().expect("a folder of its own");
+    let harness = over(&folder, SOON).await;
+    let hello = full_hello("echo");
+    // It ends at once, as its back-off is longer, or when its time is over where chance made that short.
+    let once = twice(Some(Duration::from_secs(2)), Duration::from_secs(86_400));
+    let (request, slot) = fails(&harness, hello.clone(), once, true).await;
+    drop(slot);
+    is_acknowledged(&harness, &hello, &request).await;
+    harness.left().await;
+
+    let harness = over(&folder, SOON).await;
+    is_acknowledged(&harness, &hello, &request).await;
 }

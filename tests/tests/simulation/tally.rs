@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 72] = [
+const EVERYTHING: [&str; 73] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
@@ -48,6 +48,7 @@ const EVERYTHING: [&str; 72] = [
     "end window passed",
     "end wrong attempt",
     "drain",
+    "durable: a failed attempt is resumed",
     "durable: a process dies",
     "durable: a request is not read",
     "durable: a run is cancelled",

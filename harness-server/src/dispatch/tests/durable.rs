@@ -180,6 +180,22 @@ impl World {
         (id, actions)
     }
 
+    /// The same with a run that waits since a reply, of that number, failed its attempt.
+    pub(super) fn adopt_replied(&mut self, holder: Holder, reply_seq: u64) -> (RunId, Vec<Action>) {
+        let id = self.next_adopted();
+        let adopted = Adopted {
+            running: false,
+            reply_seq,
+            ..self.adopted(Some(holder), (None, Policy::attempts(3)))
+        };
+        let actions = self.apply(Event::Adopt {
+            run: id,
+            adopted: Some(Box::new(adopted)),
+            again: false,
+        });
+        (id, actions)
+    }
+
     /// Takes a run in again whose step was not written.
     pub(super) fn adopt_again(&mut self, id: RunId, running: Option<Holder>) -> Vec<Action> {
         self.adopt_as(id, running, (None, Policy::attempts(3)), true)
@@ -213,9 +229,22 @@ impl World {
         (began, policy): (Option<Instant>, Policy),
         again: bool,
     ) -> Vec<Action> {
+        let adopted = Some(Box::new(self.adopted(running, (began, policy))));
+        self.apply(Event::Adopt {
+            run: id,
+            adopted,
+            again,
+        })
+    }
+
+    fn adopted(
+        &self,
+        running: Option<Holder>,
+        (began, policy): (Option<Instant>, Policy),
+    ) -> Adopted {
         let mut request = ask("echo").request.header();
         request.durable = Some("".into());
-        let adopted = Adopted {
+        Adopted {
             request,
             frame_bytes: 100,
             terms: run::Terms {
@@ -235,14 +264,9 @@ impl World {
             head: 2,
             bytes: 0,
             worker_seq: 4,
+            reply_seq: 0,
             replayed: None,
-        };
-        let adopted = Some(Box::new(adopted));
-        self.apply(Event::Adopt {
-            run: id,
-            adopted,
-            again,
-        })
+        }
     }
 
     pub(super) fn is_here(&self, run: RunId) -> bool {

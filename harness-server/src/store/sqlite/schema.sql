@@ -30,7 +30,7 @@ CREATE TABLE runs (
     lease           BLOB,
     -- The version of the agent that wrote the first step or usage; none where there is neither.
     replayed        TEXT,
-    -- The worker_seq of the reply that ended the run, 0 where none did.
+    -- The worker_seq of the newest attempt's reply, 0 where none was taken.
     reply_seq       INTEGER NOT NULL,
     end_time        INTEGER,
     -- The seq of `run_ended`.

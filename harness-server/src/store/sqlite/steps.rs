@@ -29,8 +29,15 @@ pub(super) fn write(connection: &Connection, step: &Step) -> Result<Option<Writt
             fence,
             counts,
             not_before,
+            reply_seq,
             entries,
-        } => end_attempt(connection, fence, *counts, *not_before, entries),
+        } => end_attempt(
+            connection,
+            fence,
+            *counts,
+            (*not_before, *reply_seq),
+            entries,
+        ),
         Step::Finish {
             fence,
             state,
@@ -136,7 +143,7 @@ fn start_attempt(
 ) -> Result<Option<Written>> {
     const SQL: &str = fenced!(
         "UPDATE runs SET state = 2, attempt = attempt + 1, worker_id = ?4, lease = ?5, \
-         not_before = NULL"
+         not_before = NULL, reply_seq = 0"
     );
     let held = connection.prepare_cached(SQL)?.execute(params![
         fence.run.0.as_bytes(),
@@ -152,11 +159,12 @@ fn end_attempt(
     connection: &Connection,
     fence: &Fence,
     counts: Counts,
-    not_before: Option<Stamp>,
+    (not_before, reply_seq): (Option<Stamp>, u64),
     entries: &[Entry],
 ) -> Result<Option<Written>> {
     const SQL: &str = fenced!(
-        "UPDATE runs SET state = 1, counted = ?4, uncounted = ?5, killed = ?6, not_before = ?7"
+        "UPDATE runs SET state = 1, counted = ?4, uncounted = ?5, killed = ?6, not_before = ?7, \
+         reply_seq = ?8"
     );
     let held = connection.prepare_cached(SQL)?.execute(params![
         fence.run.0.as_bytes(),
@@ -166,6 +174,7 @@ fn end_attempt(
         counts.uncounted_in_row,
         counts.killed,
         not_before.map(|until| until.0),
+        reply_seq.cast_signed(),
     ])?;
     fenced(connection, held, fence, entries)
 }

@@ -74,6 +74,8 @@ pub(super) struct Run {
     pub(super) counts: Counts,
     /// The last number that was taken of the attempt's worker.
     pub(super) taken: u64,
+    /// The number of the reply that the newest attempt has ended with; 0 where none was taken.
+    pub(super) replied: u64,
     /// The attempt ends by then, as its worker was told.
     pub(super) attempt_ends: Option<Instant>,
     /// What StartRun was told.
@@ -298,6 +300,7 @@ impl Account {
         };
         run.attempt = adopted.attempt;
         run.taken = adopted.worker_seq;
+        run.replied = adopted.reply_seq;
         run.counts = adopted.counts;
         run.avoids = false;
         run.has_steps = adopted.replayed.is_some();

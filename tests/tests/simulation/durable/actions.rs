@@ -106,6 +106,7 @@ impl Account {
         );
         if resumed.deadline.is_none() {
             assert!(row.reply_seq > 0, "{delivery} was answered");
+            assert_ne!(row.state, State::Running, "{delivery} was answered");
             return assert_eq!(resumed.last_seq, row.reply_seq, "{delivery}");
         }
         let written = row.worker_seq();
@@ -276,6 +277,12 @@ impl Account {
                     moved || again || decided,
                     "nothing has come after {delivery}"
                 );
+                let waits = matches!(self.stand(delivery.run), Stand::Waits(_));
+                let is_newest = waits && row.attempt == delivery.attempt;
+                assert!(
+                    !is_newest || row.reply_seq == 0,
+                    "{delivery} was answered and is told that something came after"
+                );
             }
             End::Cancelled(_)
             | End::DeadlineExceeded(_)
@@ -335,6 +342,7 @@ impl Account {
                 assert!(now < run.terms.deadline, "run {id} has no time left");
                 run.stand = Stand::Starting;
                 run.attempt = run.attempt.next();
+                run.replied = 0;
                 self.leases(*holder);
             }
             Change::Append(replayed) => {
@@ -347,22 +355,33 @@ impl Account {
                     self.stand(id)
                 );
             }
-            Change::EndAttempt { counts, not_before } => {
+            Change::EndAttempt {
+                counts,
+                not_before,
+                reply_seq,
+            } => {
                 self.ends_attempt(id, failure_of(write), *counts, *not_before);
+                self.keeps_reply(write, reply, *reply_seq);
             }
             Change::Finish { state, reply_seq } => {
                 self.finishes(id, *state, failure_of(write), outcome_of(write));
-                // Without time for another attempt, its attempt has ended with the reply before.
-                let ends = |entry: &NewEntry| {
-                    matches!(entry.content, Said::Content(Content::AttemptEnded(_)))
-                };
-                let replied = write.entries.iter().any(ends);
-                let expected = reply.filter(|_| replied).unwrap_or_default();
-                assert_eq!(*reply_seq, expected, "the reply that ends run {id}");
+                self.keeps_reply(write, reply, *reply_seq);
             }
             Change::Note => {}
         }
         reply
+    }
+
+    /// A step says which reply the newest attempt has ended with: this one, or where the attempt was over
+    /// before, the one before.
+    fn keeps_reply(&mut self, write: &Write, reply: Option<u64>, reply_seq: u64) {
+        let ends =
+            |entry: &NewEntry| matches!(entry.content, Said::Content(Content::AttemptEnded(_)));
+        let run = self.run(write.run);
+        if write.entries.iter().any(ends) {
+            run.replied = reply.unwrap_or_default();
+        }
+        assert_eq!(reply_seq, run.replied, "the reply of run {}", write.run);
     }
 
     fn leases(&mut self, holder: Holder) {

@@ -54,6 +54,7 @@ impl World {
             attempt: harness_server::ids::Attempt::default(),
             counts: Counts::default(),
             taken: 0,
+            replied: 0,
             attempt_ends: None,
             told: None,
             unheard: false,

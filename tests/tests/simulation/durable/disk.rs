@@ -276,14 +276,20 @@ impl Row {
                 self.attempt = self.attempt.next();
                 self.holder = Some(holder);
                 self.not_before = None;
+                self.reply_seq = 0;
                 self.began = now;
             }
             Change::Append(replayed) => self.replayed = replayed.or(self.replayed.take()),
-            Change::EndAttempt { counts, not_before } => {
+            Change::EndAttempt {
+                counts,
+                not_before,
+                reply_seq,
+            } => {
                 assert_eq!(self.state, State::Running, "run {run} has no attempt");
                 self.state = State::Queued;
                 self.counts = counts;
                 self.not_before = not_before;
+                self.reply_seq = reply_seq;
             }
             Change::Finish { state, reply_seq } => {
                 assert!(state.is_ended(), "{state:?} is no end");

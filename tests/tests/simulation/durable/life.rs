@@ -178,6 +178,7 @@ impl World {
             head: row.head(),
             bytes: row.bytes(),
             worker_seq: row.worker_seq(),
+            reply_seq: row.reply_seq,
             replayed: row.replayed.clone(),
             began: running.then_some(row.began),
         };

@@ -328,11 +328,16 @@ impl World {
         if back.is_some() {
             tally.meet("durable: a worker resumes");
         }
+        let resumes = matches!(back, Some(Back::Resume(..)));
         let event = Event::Opened {
             slot: slot_id(id),
             offer,
             back,
         };
         self.apply(Trigger::Opened(id), event, tally);
+        // Its slot is free at once: it had replied, and its run goes on.
+        if resumes && self.account.slots[id].open && self.account.slots[id].held.is_none() {
+            tally.meet("durable: a failed attempt is resumed");
+        }
     }
 }

@@ -229,6 +229,10 @@ impl World {
             self.sends(call, Up::Leave);
         }
         self.sends(call, reply);
+        // Often before its worker can know what became of that.
+        if matches!(says, Says::Error { .. }) && self.random.percent(70) {
+            self.cuts(seat, call, false);
+        }
     }
 
     /// The connection is cut, or the process dies.
