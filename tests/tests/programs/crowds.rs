@@ -1,5 +1,5 @@
-//! A crowd that comes back all at once: ten thousand slots of workers of the SDK whose harness is
-//! killed, and again when it has them back. They come paced and jittered, all of them, and the
+//! A crowd that comes back all at once: ten thousand slots of a hundred workers of the SDK whose
+//! harness is killed, and again when it has them back. They come paced and jittered, all of them, and the
 //! harness's memory is what it was.
 
 use std::net::TcpListener;
@@ -7,21 +7,27 @@ use std::time::{Duration, Instant};
 
 use harness_tests::{Asker, BOUND, Harness, Port, Signal, Worker, eventually};
 use serde_json::{Value, json};
-use worker_sdk::worker::SLOTS_MAX;
 
-const WORKERS: usize = 10;
+/// Each with a connection of its own, which is what is made again.
+const WORKERS: usize = 100;
+/// Of each worker.
+const SLOTS: usize = 100;
 /// Of all workers.
-const SLOTS: u64 = (WORKERS * SLOTS_MAX) as u64;
+const CROWD: u64 = (WORKERS * SLOTS) as u64;
 /// How long nothing but refusals answers the workers.
 const AWAY: Duration = Duration::from_secs(2);
 /// The waits between tries, as `WorkerBuilder::reconnect_waits` documents them.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Ten workers do not come within so short a time. By the end of [`AWAY`] each waits 400 ms at least,
-/// so that all ten would have to be in it by chance, each once: less than once in a million times.
+/// Waits no further apart than this are the same.
+const IN_STEP: Duration = Duration::from_millis(30);
+/// A hundred workers do not come back within so short a time: by the end of [`AWAY`] the waits of
+/// each are drawn from 800 ms or more.
 const SHORT: Duration = Duration::from_millis(200);
 /// How long a caller waits for an answer while the crowd comes back.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Asks at once when all are back: as many as may wait for an agent.
+const ASKS: usize = 1_000;
 /// What memory may be beyond a quarter more than before.
 const SLACK: u64 = 8 << 20;
 
@@ -64,15 +70,24 @@ fn tries_while_away(port: &Port) -> Vec<Duration> {
     })
 }
 
-/// All workers try, each as often as its waits allow and not at the same time.
+/// All workers try, as often as their waits allow and not in step: without jitter the last tries would
+/// be those before them, a wait later.
 #[track_caller]
 fn assert_paced(times: &[Duration]) {
     // One may have come before anybody listened.
     let range = WORKERS * (tries(1.5) - 1)..=WORKERS * tries(0.5);
     assert!(range.contains(&times.len()), "{range:?} tries: {times:?}");
-    let last = &times[times.len() - WORKERS..];
-    let took = last[WORKERS - 1] - last[0];
-    assert!(took > SHORT, "ten workers within {took:?}: {times:?}");
+    let (before, last) = times[times.len() - 2 * WORKERS..].split_at(WORKERS);
+    let waits = last
+        .iter()
+        .zip(before)
+        .map(|(last, before)| *last - *before);
+    let mut waits: Vec<_> = waits.collect();
+    waits.sort_unstable();
+    // Of the middle half: a try that was late and not counted shifts those at the edges.
+    let apart = waits[WORKERS * 3 / 4] - waits[WORKERS / 4];
+    eprintln!("{} tries, their waits {apart:?} apart", times.len());
+    assert!(apart > IN_STEP, "within {apart:?}: {times:?}");
 }
 
 fn ready(harness: &Harness) -> u64 {
@@ -93,7 +108,7 @@ fn come_back(harness: &mut Harness) -> u64 {
             let asked = asker.ask(&json!({"do": "reply", "value": ready}), PATIENCE);
             assert_eq!(asked.json(), ready);
         }
-        (ready == SLOTS).then_some(())
+        (ready == CROWD).then_some(())
     });
     most
 }
@@ -104,7 +119,7 @@ fn whole(workers: &Value) -> Vec<&str> {
     let workers = workers.as_array().expect("a list");
     for worker in workers {
         let slots = worker["slots"].as_array().map(Vec::len);
-        assert_eq!(slots, Some(SLOTS_MAX), "{}", worker["worker_id"]);
+        assert_eq!(slots, Some(SLOTS), "{}", worker["worker_id"]);
     }
     let mut ids: Vec<_> = workers
         .iter()
@@ -138,7 +153,7 @@ fn assert_flat(before: u64, most: u64) {
 fn ten_thousand_slots_come_back_to_a_killed_harness_paced_and_all_and_cost_no_memory() {
     let port = Port::free();
     let mut harness = serve(&port);
-    let puppet = Worker::puppet().workers(WORKERS).slots(SLOTS_MAX as u64);
+    let puppet = Worker::puppet().workers(WORKERS).slots(SLOTS as u64);
     let crowd = puppet.start_unattached(harness.address());
     come_back(&mut harness);
     let workers = harness.workers("puppet");
@@ -163,9 +178,7 @@ fn ten_thousand_slots_come_back_to_a_killed_harness_paced_and_all_and_cost_no_me
     assert!(!log.contains("panicked"), "{log}");
     let asker = Asker::new(&harness, "puppet");
     let question = json!({"do": "reply", "value": 1});
-    let asked: Vec<_> = (0..SLOTS_MAX)
-        .map(|_| asker.start(&question, BOUND))
-        .collect();
+    let asked: Vec<_> = (0..ASKS).map(|_| asker.start(&question, BOUND)).collect();
     for asking in asked {
         assert_eq!(asking.answer().json(), 1);
     }
