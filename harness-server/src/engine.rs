@@ -4,10 +4,12 @@
 //! over an await, and no action is performed under Core's lock.
 
 mod addressing;
+mod adopting;
 mod asking;
 mod durable;
 mod ends;
 mod following;
+mod forgetting;
 mod judging;
 mod listing;
 mod notes;
@@ -42,9 +44,10 @@ use crate::schema::Schemas;
 use crate::store::Store;
 
 use addressing::tell;
+use adopting::Adopting;
 use asking::Caller;
 use durable::Starter;
-use ends::Waiting;
+use ends::AwaitedEnd;
 use judging::Judges;
 use storing::Storage;
 use tails::Tails;
@@ -91,8 +94,9 @@ struct State {
     tails: Tails,
     /// Whoever started a durable run and is to be told.
     starters: AHashMap<RunId, Starter>,
-    /// Whoever waits for the end of a durable run to be on disk.
-    waiting: AHashMap<RunId, Waiting>,
+    adopting: Adopting,
+    /// The ends of durable runs that somebody waits for, until they are on disk.
+    awaited: AHashMap<RunId, AwaitedEnd>,
     /// Steps that are decided and not handed over yet, in their order.
     staged: Vec<Write>,
     /// When the timer task wakes next, while it sleeps.
@@ -109,7 +113,7 @@ enum Effect {
     Load(RunId, bool),
     Reload(RunId),
     Started(Starter, Result<RunId, Box<Failure>>),
-    Decided(Waiting, Option<Box<Failure>>),
+    Decided(AwaitedEnd, Option<Box<Failure>>),
     Note(Note),
 }
 
@@ -151,7 +155,8 @@ impl Engine {
                 watches: AHashMap::new(),
                 tails: Tails::default(),
                 starters: AHashMap::new(),
-                waiting: AHashMap::new(),
+                adopting: Adopting::default(),
+                awaited: AHashMap::new(),
                 staged: Vec::new(),
                 timer_at: None,
                 leaving: false,
@@ -398,13 +403,21 @@ impl Engine {
     }
 
     fn decide(&self, event: Event, prepare: impl FnOnce(&mut State)) -> Vec<Effect> {
+        self.decide_on(|state| {
+            prepare(state);
+            event
+        })
+    }
+
+    /// Applies the event that is made of what there is under the same lock.
+    fn decide_on(&self, event: impl FnOnce(&mut State) -> Event) -> Vec<Effect> {
         let mut actions = Vec::new();
+        let mut state = self.lock();
+        let event = event(&mut state);
         let comes_or_goes = matches!(
             event,
             Event::Lost { .. } | Event::Died { .. } | Event::Pooled { .. }
         );
-        let mut state = self.lock();
-        prepare(&mut state);
         state.core.apply(Instant::now(), event, &mut actions);
         let attached = actions
             .iter()
@@ -455,7 +468,7 @@ impl Engine {
                 Effect::Load(run, replayed) => self.read_request(run, replayed),
                 Effect::Reload(run) => self.read_again(run),
                 Effect::Started(starter, started) => starter.tell(started),
-                Effect::Decided(waiting, failure) => waiting.tell(failure),
+                Effect::Decided(awaited, failure) => awaited.tell(failure),
                 Effect::Note(note) => notes::log(&note),
             }
         }

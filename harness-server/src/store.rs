@@ -13,6 +13,9 @@ mod sqlite;
 #[path = "store_contract_tests.rs"]
 mod contract_tests;
 #[cfg(test)]
+#[path = "store_fault_contract_tests.rs"]
+mod fault_contract_tests;
+#[cfg(test)]
 #[path = "store_fault_tests.rs"]
 mod fault_tests;
 

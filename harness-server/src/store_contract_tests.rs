@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::*;
 
-const BOUND: Duration = Duration::from_secs(10);
+pub(super) const BOUND: Duration = Duration::from_secs(10);
 
 /// A store and what it stands on.
 pub(super) struct Subject {
@@ -30,6 +30,14 @@ fn sqlite() -> Subject {
     Subject {
         store: Arc::new(Sqlite::open(folder.path()).expect("a store")),
         _folder: Some(folder),
+    }
+}
+
+/// One that can be told to fail, and has not been.
+fn faulty() -> Subject {
+    Subject {
+        store: Arc::new(Faulty::over(memory().store)),
+        _folder: None,
     }
 }
 
@@ -92,7 +100,7 @@ fn holder(number: u8) -> Holder {
     }
 }
 
-fn fence(run: &NewRun, attempt: u32, head: u64) -> Fence {
+pub(super) fn fence(run: &NewRun, attempt: u32, head: u64) -> Fence {
     Fence {
         run: run.id,
         attempt: Attempt(attempt),
@@ -100,7 +108,7 @@ fn fence(run: &NewRun, attempt: u32, head: u64) -> Fence {
     }
 }
 
-fn start(run: &NewRun, attempt: u32, head: u64) -> Step {
+pub(super) fn start(run: &NewRun, attempt: u32, head: u64) -> Step {
     Step::StartAttempt {
         fence: fence(run, attempt, head),
         holder: holder(7),
@@ -108,7 +116,7 @@ fn start(run: &NewRun, attempt: u32, head: u64) -> Step {
     }
 }
 
-fn append(run: &NewRun, attempt: u32, head: u64) -> Step {
+pub(super) fn append(run: &NewRun, attempt: u32, head: u64) -> Step {
     let mut first = entry(head + 1, attempt, "step");
     first.worker_seq = 1;
     let mut second = entry(head + 2, attempt, "output");
@@ -120,7 +128,7 @@ fn append(run: &NewRun, attempt: u32, head: u64) -> Step {
     }
 }
 
-fn finish(run: &NewRun, attempt: u32, head: u64) -> Step {
+pub(super) fn finish(run: &NewRun, attempt: u32, head: u64) -> Step {
     Step::Finish {
         fence: fence(run, attempt, head),
         state: State::Succeeded,
@@ -425,6 +433,15 @@ fn a_closed_store_takes_nothing(store: &dyn Store) {
 }
 
 macro_rules! contract {
+    (faults $($backend:ident),+: $law:ident) => {
+        mod $law {
+            $(#[test]
+            fn $backend() {
+                let subject = super::$backend();
+                super::super::fault_contract_tests::$law(&subject.store);
+            })+
+        }
+    };
     ($($backend:ident),+: $($law:ident),+ $(,)?) => {
         contract!(@each [$($backend),+] [$($law),+]);
     };
@@ -442,7 +459,7 @@ macro_rules! contract {
 }
 
 contract! {
-    memory, sqlite:
+    memory, sqlite, faulty:
     a_run_goes_from_its_start_to_its_end_by_steps,
     a_first_attempt_may_come_with_the_run,
     a_step_behind_another_attempt_or_head_writes_nothing,
@@ -454,4 +471,12 @@ contract! {
     agents_are_remembered_by_when_they_were_seen,
     steps_are_told_of_in_their_order_and_reads_see_what_was_told,
     a_closed_store_takes_nothing,
+}
+
+contract! {
+    faults memory, sqlite: nothing_is_there_of_a_step_that_failed_and_it_can_be_written_afterwards
+}
+
+contract! {
+    faults memory, sqlite: nothing_is_told_of_a_step_that_stalls_nor_of_those_behind_it
 }

@@ -8,6 +8,7 @@ mod chain;
 mod child;
 mod death;
 mod door;
+mod executable;
 mod grpc;
 #[cfg(target_os = "linux")]
 pub mod guard;

@@ -1,5 +1,7 @@
-//! Waiting for the end of a run: how long a call may, and what it is told then.
+//! Waiting for the end of a run: how long a call may, what it is told then, and what when the store
+//! does not say.
 
+use std::fmt::Display;
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -7,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use harness_proto::relay;
 
 use crate::engine::Engine;
-use crate::envelope::Failure;
+use crate::envelope::{Code, Failure};
 use crate::ids::RunId;
 use crate::store::Record;
 
@@ -17,20 +19,64 @@ use super::{convert, deadline, entries, starting};
 /// Longer than any run may take, and no more than clocks can tell.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// Until when a call waits for an end: as long as it asks, and less than it may take itself. None
-/// when it does not wait.
-pub(super) fn until(
-    asked: Option<&prost_types::Duration>,
-    call: Option<Duration>,
-) -> Result<Option<Instant>, Box<Failure>> {
-    let Some(asked) = asked else {
-        return Ok(None);
-    };
-    let wait = convert::duration_from_proto(asked)
-        .ok_or_else(|| refused("wait_for_end must be a duration that is not negative"))?;
-    Ok(Some(
-        Instant::now() + deadline::within(wait, call).min(LONGEST),
-    ))
+/// How long after its wait the store may keep a call that has no deadline.
+const STORE_GRACE: Duration = Duration::from_secs(5);
+
+/// How long a call may take that may wait for an end.
+#[derive(Clone, Copy)]
+pub(super) struct Patience {
+    /// Until when it waits for one: as long as it asks, and so that it can still be told how the run
+    /// stands. None when it does not wait.
+    pub(super) end: Option<Instant>,
+    /// When it is answered at the latest; none when it has no deadline and does not wait.
+    answer: Option<Instant>,
+}
+
+impl Patience {
+    /// What a call asks that itself may take `call`.
+    pub(super) fn of(
+        asked: Option<&prost_types::Duration>,
+        call: Option<Duration>,
+    ) -> Result<Self, Box<Failure>> {
+        let now = Instant::now();
+        let call = call.map(|left| deadline::within(left, Some(left)).min(LONGEST));
+        let wait = asked.map(|asked| {
+            convert::duration_from_proto(asked)
+                .ok_or_else(|| refused("wait_for_end must be a duration that is not negative"))
+        });
+        let end = wait.transpose()?;
+        let end = end.map(|wait| now + deadline::within(wait, call).min(LONGEST));
+        Ok(Self {
+            end,
+            answer: match call {
+                Some(call) => Some(now + call),
+                None => end.map(|end| end + STORE_GRACE),
+            },
+        })
+    }
+
+    /// What the call is told in time, or else that the store kept it waiting.
+    pub(super) async fn keep<T, E>(
+        self,
+        told: impl Future<Output = Result<T, E>>,
+        late: impl FnOnce() -> E,
+    ) -> Result<T, E> {
+        match self.answer {
+            Some(answer) => timeout_at(answer, told)
+                .await
+                .unwrap_or_else(|_| Err(late())),
+            None => told.await,
+        }
+    }
+}
+
+/// That the store did not say in time how a run stands.
+pub(super) fn untold(id: impl Display) -> Box<Failure> {
+    let message = format!(
+        "the store did not say in time how run {id} stands; that changes nothing of it: ask for it \
+         with GetRun"
+    );
+    Box::new(Failure::new(Code::StoreUnavailable, message))
 }
 
 /// A durable run as it ends, or as it stands when the time is over.

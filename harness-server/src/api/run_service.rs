@@ -1,6 +1,6 @@
 //! `RunService`: what applications ask. Checks what a caller may send, then the engine has it.
 
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
 use tonic::{Extensions, Request, Response, Status, Streaming};
@@ -15,10 +15,11 @@ use crate::ids::RunId;
 use crate::store::Record;
 
 use super::admission::{Admission, Admitted, Ask, Call};
+use super::ending::Patience;
 use super::router::Arrival;
 use super::status::{of_failure, refused};
 use super::streams::{self, Answers};
-use super::{convert, deadline, ending, entries, many, starting};
+use super::{convert, ending, entries, many, starting};
 
 /// Initial metadata that names the run.
 const RUN_ID_HEADER: &str = "harness-run-id";
@@ -127,8 +128,7 @@ impl RunService for Runs {
     ) -> Result<Response<relay::StartRunResponse>, Status> {
         let (metadata, extensions, asked) = request.into_parts();
         let call = call_of(metadata, &extensions);
-        let patience = call.timeout.map(|left| deadline::within(left, Some(left)));
-        let until = ending::until(asked.wait_for_end.as_ref(), call.timeout)
+        let patience = Patience::of(asked.wait_for_end.as_ref(), call.timeout)
             .map_err(|failure| of_failure(&failure))?;
         let started = async {
             let (admitted, start) = starting::admit(&self.admission, asked, call)?;
@@ -146,16 +146,17 @@ impl RunService for Runs {
                 }
             }
         };
-        let started = match patience {
-            Some(patience) => timeout(patience, started).await.unwrap_or_else(|_| {
-                let message = "the store did not confirm the run in time; it may be made all the \
-                               same: ask again with the same idempotency_key";
-                Err(Box::new(Failure::new(Code::StoreUnavailable, message)))
-            }),
-            None => started.await,
+        let unconfirmed = || {
+            let message = "the store did not confirm the run in time; it may be made all the same: \
+                           ask again with the same idempotency_key";
+            Box::new(Failure::new(Code::StoreUnavailable, message))
         };
-        let run = match started {
-            Ok(record) => ending::durable(self.admission.engine(), record, until).await,
+        let run = match patience.keep(started, unconfirmed).await {
+            Ok(record) => {
+                let id = record.run.id;
+                let told = ending::durable(self.admission.engine(), record, patience.end);
+                patience.keep(told, || ending::untold(id)).await
+            }
             Err(failure) => Err(failure),
         };
         let run = Some(run.map_err(|failure| of_failure(&failure))?);
@@ -168,14 +169,18 @@ impl RunService for Runs {
     ) -> Result<Response<relay::GetRunResponse>, Status> {
         let asked = request.get_ref();
         let left = Arrival::time_left(request.extensions());
-        let until = ending::until(asked.wait_for_end.as_ref(), left)
+        let patience = Patience::of(asked.wait_for_end.as_ref(), left)
             .map_err(|failure| of_failure(&failure))?;
-        let mut found = self.find(&asked.run_id, &asked.namespace).await?;
-        if let (Found::Interactive(id, _), Some(until)) = (&found, until) {
-            ending::interactive(self.admission.engine(), *id, until).await;
-            found = self.find(&asked.run_id, &asked.namespace).await?;
-        }
-        let run = Some(self.told(found, until).await?);
+        let told = async {
+            let mut found = self.find(&asked.run_id, &asked.namespace).await?;
+            if let (Found::Interactive(id, _), Some(until)) = (&found, patience.end) {
+                ending::interactive(self.admission.engine(), *id, until).await;
+                found = self.find(&asked.run_id, &asked.namespace).await?;
+            }
+            self.told(found, patience.end).await
+        };
+        let untold = || of_failure(&ending::untold(&asked.run_id));
+        let run = Some(patience.keep(told, untold).await?);
         Ok(Response::new(relay::GetRunResponse { run }))
     }
 

@@ -16,7 +16,7 @@ use super::error::CliError;
 use super::output::Form;
 use super::{PATIENCE, Server};
 use crate::shutdown::Stops;
-use options::Options;
+use options::{Applied, Options};
 
 /// Ask an agent and print its reply
 #[derive(Debug, Args)]
@@ -80,6 +80,7 @@ impl Ask {
     }
 
     pub(super) async fn run(self) -> Result<(), CliError> {
+        let options = self.options.clone().applied()?;
         let payload = input::request(self.payload.as_deref())?;
         let mut stops =
             Stops::listen().map_err(|error| CliError::io("cannot listen to signals", error))?;
@@ -87,16 +88,16 @@ impl Ask {
             let patience = self.options.timeout.unwrap_or(PATIENCE).min(PATIENCE);
             let harness = self.server.connect(patience).await?;
             if self.many {
-                return self.many(&harness).await;
+                return self.many(&harness, &options).await;
             }
             let explain = |error| self.server.explain(error);
             if self.stream {
                 let ask = harness.ask_stream(&self.agent, payload);
-                let events = self.options.apply(ask).await.map_err(explain)?;
+                let events = options.to(ask).await.map_err(explain)?;
                 return stream::print(events, self.json, explain).await;
             }
             let ask = harness.ask(&self.agent, payload);
-            let answer = self.options.apply(ask).await.map_err(explain)?;
+            let answer = options.to(ask).await.map_err(explain)?;
             reply::print(&answer, self.json)
         };
         tokio::select! {
@@ -109,9 +110,9 @@ impl Ask {
         }
     }
 
-    async fn many(&self, harness: &Harness) -> Result<(), CliError> {
+    async fn many(&self, harness: &Harness, options: &Applied) -> Result<(), CliError> {
         let call = self.server.within(PATIENCE, harness.ask_many()).await?;
-        let ask = |payload| self.options.apply(call.ask(&self.agent, payload));
+        let ask = |payload| options.to(call.ask(&self.agent, payload));
         let tally = many::run(call.window(), ask).await?;
         if !self.json {
             tally.tell();

@@ -14,7 +14,12 @@ use super::{guardian, output};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Reads the file as `harness serve` would, and tries the folder and the isolation of each pool with a
-process that ends at once, and the socket it would dial back to. Its commands are not run and its addresses are not listened on.
+process that ends at once, and the socket it would dial back to. That process also looks whether it
+could execute the command, or the launcher before it: with the PATH, folder, user and files it would
+have. Commands are not run and addresses are not listened on.
+
+Whatever cannot be had here is an error, so check a file where it is to be served. `harness serve`
+refuses the same, but for commands that are not there: it starts, and their pools end up crash-looping.
 
 Examples:
   harness check harness.toml")]

@@ -36,9 +36,9 @@ impl State {
                 .remove(&run)
                 .map(|starter| Effect::Started(starter, started)),
             Action::Decided { run, failure } => {
-                let waiting = self.waiting.remove(&run);
-                trim(&mut self.waiting);
-                waiting.map(|waiting| Effect::Decided(waiting, failure))
+                let awaited = self.awaited.remove(&run);
+                trim(&mut self.awaited);
+                awaited.map(|awaited| Effect::Decided(awaited, failure))
             }
             Action::Grew { run } => self.watches.get(&run).cloned().map(Effect::Grew),
             Action::Judge { .. } => Some(Effect::Judge(action)),

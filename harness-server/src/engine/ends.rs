@@ -23,9 +23,10 @@ pub struct End {
     pub last: Entry,
 }
 
-/// Those who wait for the end of a run.
+/// The end of a run that somebody waits for.
 #[derive(Default)]
-pub(super) struct Waiting {
+pub(super) struct AwaitedEnd {
+    /// Those who wait.
     told: Vec<oneshot::Sender<Told>>,
     /// It, once it is on disk.
     end: Option<End>,
@@ -60,7 +61,7 @@ impl End {
     }
 }
 
-impl Waiting {
+impl AwaitedEnd {
     /// The end is on disk.
     pub(super) fn ended(&mut self, end: &End) {
         self.end = Some(end.clone());
@@ -141,7 +142,7 @@ impl Engine {
 impl super::State {
     fn wait_for_end(&mut self, run: RunId) -> oneshot::Receiver<Told> {
         let (waiting, ended) = oneshot::channel();
-        let told = &mut self.waiting.entry(run).or_default().told;
+        let told = &mut self.awaited.entry(run).or_default().told;
         // Those who have gone are let go of when there is no room.
         if told.len() == told.capacity() {
             told.retain(|it| !it.is_closed());

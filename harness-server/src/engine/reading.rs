@@ -1,29 +1,25 @@
-//! What the engine reads of the store by itself: unfinished runs at the start, requests that are to
-//! be delivered, runs that are taken in anew; and what it has the store forget.
+//! What the engine reads of the store by itself: requests that are to be delivered, and what goes with
+//! them. Reads block, so they run off the runtime, a batch at a time.
 //!
-//! Reads block, so they run off the runtime, a batch at a time.
+//! Owns what is wanted, and the task that reads it. How a run is taken in is in [`super::adopting`].
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
 
-use crate::dispatch::{Adopted, Event, Loaded, Replay};
+use crate::dispatch::{Event, Loaded, Replay};
 use crate::ids::RunId;
-use crate::run::Terms;
-use crate::store::{Entry, Record, Stamp, State, Step, StoreError, Written};
+use crate::store::{Entry, StoreError};
 
 use super::Engine;
+use super::forgetting::FORGET_EVERY;
 use super::outbox::Outbox;
 use super::replaying::Missing;
 use super::storing::Storage;
-
-/// Unfinished runs that are read at once at the start.
-const RESTORED: usize = 256;
 
 /// Requests that are read at once, and their bytes.
 const LOADED: (usize, u64) = (32, 4 * 1024 * 1024);
@@ -36,12 +32,6 @@ const PIECE: (usize, usize) = (64, Replay::KEPT as usize);
 
 /// How long until what a call waits for is tried again.
 const READ_AGAIN: Duration = Duration::from_secs(1);
-
-/// Ended runs that are deleted at once.
-const FORGOTTEN: usize = 256;
-
-/// How often old runs are looked for.
-const FORGET_EVERY: Duration = Duration::from_secs(60);
 
 /// What is to be read.
 #[derive(Default)]
@@ -151,70 +141,6 @@ impl Engine {
         }
     }
 
-    /// Takes in every run that has not ended, whenever it says that it was made: the wall clock may
-    /// have been set back since. One that is here already is left alone, and of one that has ended
-    /// since it was read nothing can be written any more.
-    async fn restore(&self, storage: &Arc<Storage>) {
-        let began = Instant::now();
-        let mut after = None;
-        let mut count = 0;
-        self.restore_agents(storage).await;
-        loop {
-            let page = self
-                .reading(storage, move |engine, storage| {
-                    let records = storage.store().unfinished(after, RESTORED)?;
-                    let last = records.last().map(|record| record.run.id);
-                    let adopted: Result<Vec<_>, StoreError> = records
-                        .into_iter()
-                        .map(|record| {
-                            let run = record.run.id;
-                            Ok((run, engine.adopted(storage, record)?))
-                        })
-                        .collect();
-                    Ok((last, adopted?))
-                })
-                .await;
-            match page {
-                Ok((last, adopted)) => {
-                    count += adopted.len();
-                    for (run, adopted) in adopted {
-                        let again = false;
-                        self.apply(Event::Adopt {
-                            run,
-                            adopted,
-                            again,
-                        });
-                    }
-                    if last.is_none() {
-                        break;
-                    }
-                    after = last;
-                    // Whoever asks meanwhile comes first.
-                    tokio::task::yield_now().await;
-                }
-                Err(error) => {
-                    warn!(%error, "cannot read the runs that have not ended; trying again");
-                    tokio::time::sleep(Duration::from_secs(1)).await;
-                }
-            }
-        }
-        if count > 0 {
-            info!(runs = count, took = ?began.elapsed(), "took in the runs that have not ended");
-        }
-    }
-
-    async fn restore_agents(&self, storage: &Arc<Storage>) {
-        let agents = self.reading(storage, |_, storage| storage.store().agents());
-        match agents.await {
-            Ok(agents) => {
-                for (agent, _) in agents {
-                    self.apply(Event::Remembered { agent });
-                }
-            }
-            Err(error) => warn!(%error, "cannot read the agents that were known"),
-        }
-    }
-
     async fn read(&self, storage: &Arc<Storage>, batch: Vec<Wanted>) {
         let mut requests = VecDeque::new();
         for wanted in batch {
@@ -251,101 +177,25 @@ impl Engine {
         }
     }
 
-    /// Takes a run in as it is on disk.
-    pub(super) async fn take_in(&self, storage: &Arc<Storage>, run: RunId, again: bool) {
-        let read = self.reading(storage, move |engine, storage| {
-            match storage.store().get(run)? {
-                Some(record) => engine.adopted(storage, record),
-                None => Ok(None),
-            }
-        });
-        // One that cannot be read is tried again with the others.
-        if let Ok(adopted) = read.await {
-            self.apply(Event::Adopt {
-                run,
-                adopted,
-                again,
-            });
-        }
-    }
-
-    /// Reads off the runtime.
+    /// Reads off the runtime. A read keeps its place until it is made, also when nobody waits for it
+    /// any more: a store that stalls must not gather threads.
     pub(super) async fn reading<T: Send + 'static>(
         &self,
         storage: &Arc<Storage>,
         read: impl FnOnce(&Self, &Storage) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let permit = storage.reading.acquire().await;
-        let _permit = permit.expect("the places of reads must not be closed");
+        let permit = storage.reading.clone().acquire_owned().await;
+        let permit = permit.expect("the places of reads must not be closed");
         let (engine, held) = (self.clone(), storage.clone());
-        let read = tokio::task::spawn_blocking(move || read(&engine, &held));
+        let read = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            read(&engine, &held)
+        });
         let outcome = read.await.expect("reading a store must not panic");
         if outcome.is_err() {
             self.note_store(storage, &outcome);
         }
         outcome
-    }
-
-    /// A run as Core takes it in; none when it has ended.
-    fn adopted(
-        &self,
-        storage: &Storage,
-        record: Record,
-    ) -> Result<Option<Box<Adopted>>, StoreError> {
-        if record.state.is_ended() {
-            return Ok(None);
-        }
-        let extent = match record.attempt.0 {
-            0 => crate::store::Extent::default(),
-            _ => storage.store().extent(record.run.id, record.attempt)?,
-        };
-        let recorded = storage.records().options(&record);
-        let not_before = record.not_before.max(record.run.start);
-        Ok(Some(Box::new(Adopted {
-            request: recorded.request,
-            frame_bytes: recorded.frame_bytes,
-            terms: Terms {
-                deadline: self.instant(record.run.deadline),
-                retry: recorded.retry,
-                uncounted_max: self.limits().uncounted_deliveries,
-                poison_max: self.limits().poison,
-            },
-            placing: recorded.placing,
-            created: self.instant(record.run.created),
-            not_before: not_before.map(|stamp| self.instant(stamp)),
-            attempt: record.attempt,
-            counts: record.counts,
-            running: record.state == State::Running,
-            began: extent.began.map(|stamp| self.instant(stamp)),
-            holder: record.holder,
-            head: record.head,
-            bytes: extent.bytes,
-            worker_seq: extent.worker_seq,
-            replayed: record.replayed.map(Into::into),
-        })))
-    }
-
-    /// Has the store forget what ended long ago, and keep the agents that are there.
-    async fn forget(&self, storage: &Arc<Storage>) {
-        let agents: Vec<_> = self.lock().core.attached_agents().cloned().collect();
-        self.keep_agents(agents);
-        self.lock().tails.forget_ended();
-        let now = self.stamp(Instant::now());
-        let kept = i64::try_from(self.limits().retention.as_micros()).unwrap_or(i64::MAX);
-        let before = Stamp(now.0.saturating_sub(kept));
-        loop {
-            let (told, forgotten) = tokio::sync::oneshot::channel();
-            let max = FORGOTTEN;
-            storage.store().write(
-                Step::Forget { before, max },
-                // Whoever waits may have been told to stop.
-                Box::new(move |outcome| drop(told.send(outcome))),
-            );
-            match forgotten.await {
-                Ok(Ok(Written::Forgotten(count))) if count > 0 => {}
-                Ok(_) | Err(_) => return,
-            }
-        }
     }
 }
 

@@ -71,7 +71,7 @@ pub(super) struct Storage {
     /// There is something to tell of, or to hand over.
     work: Notify,
     pub(super) starting: Semaphore,
-    pub(super) reading: Semaphore,
+    pub(super) reading: Arc<Semaphore>,
     pub(super) reads: super::reading::Reads,
     failing: Mutex<Option<StoreError>>,
     /// The agents that were remembered since the start.
@@ -106,7 +106,7 @@ impl Storage {
             told: Mutex::default(),
             work: Notify::new(),
             starting: Semaphore::new(STARTING),
-            reading: Semaphore::new(READING),
+            reading: Arc::new(Semaphore::new(READING)),
             reads: super::reading::Reads::default(),
             failing: Mutex::default(),
             kept: Mutex::default(),
@@ -423,8 +423,9 @@ impl super::State {
             }
             Wrote::Entries(entries) => self.tails.add(run, entries),
             Wrote::End(entries, end) => {
-                if let Some(waiting) = self.waiting.get_mut(&run) {
-                    waiting.ended(&end);
+                self.adopting.ended(run);
+                if let Some(awaited) = self.awaited.get_mut(&run) {
+                    awaited.ended(&end);
                 }
                 let known = self.core.durable_on_disk(run);
                 let namespace = known.map(|(agent, _)| agent.namespace.clone());

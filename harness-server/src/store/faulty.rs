@@ -1,7 +1,7 @@
 //! A store that fails when it is told to: at a chosen step, in a chosen way. For tests.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::{Done, Extent, Filter, Page, Record, Stamp, Step, Store, StoreError};
 use crate::ids::{AgentKey, Attempt, RunId};
@@ -15,12 +15,17 @@ pub enum Fault {
     FailsWrites(StoreError),
     /// Steps are taken and neither written nor refused, until this is over.
     Stalls,
+    /// What is read, by every method or by the one of this name, is told once this is over; steps are
+    /// written.
+    StallsReads(Option<&'static str>),
 }
 
 /// A store over another one, which does what it is told as long as nothing is wrong.
 pub struct Faulty {
     inner: Arc<dyn Store>,
     plan: Mutex<Plan>,
+    /// Another fault is there, or none.
+    changed: Condvar,
 }
 
 #[derive(Default)]
@@ -42,6 +47,7 @@ impl Faulty {
         Self {
             inner,
             plan: Mutex::default(),
+            changed: Condvar::new(),
         }
     }
 
@@ -50,15 +56,19 @@ impl Faulty {
         let mut plan = self.lock();
         plan.in_steps = in_steps;
         plan.fault = Some(fault);
+        drop(plan);
+        // What another fault held up.
+        self.changed.notify_all();
     }
 
-    /// Ends the fault; what was stalled is written.
+    /// Ends the fault; what was stalled is written and read.
     pub fn end(&self) {
         let stalled = {
             let mut plan = self.lock();
             plan.fault = None;
             std::mem::take(&mut plan.stalled)
         };
+        self.changed.notify_all();
         for (step, done) in stalled {
             self.inner.write(step, done);
         }
@@ -80,17 +90,40 @@ impl Faulty {
         self.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What the method `name` reads.
     fn read<T>(
         &self,
+        name: &str,
         ask: impl FnOnce(&dyn Store) -> Result<T, StoreError>,
     ) -> Result<T, StoreError> {
+        let read = match &*self.lock() {
+            Plan {
+                in_steps: 0,
+                fault: Some(Fault::Fails(error)),
+                ..
+            } => Err(error.clone()),
+            _ => Ok(()),
+        };
+        let read = read.and_then(|()| ask(&*self.inner));
         let mut plan = self.lock();
         plan.reads += 1;
-        if let (0, Some(Fault::Fails(error))) = (plan.in_steps, &plan.fault) {
-            return Err(error.clone());
+        while plan.stalls(name) {
+            plan = self
+                .changed
+                .wait(plan)
+                .unwrap_or_else(PoisonError::into_inner);
         }
-        drop(plan);
-        ask(&*self.inner)
+        read
+    }
+}
+
+impl Plan {
+    /// Whether what the method `name` reads is not told yet.
+    fn stalls(&self, name: &str) -> bool {
+        match (self.in_steps, &self.fault) {
+            (0, Some(Fault::StallsReads(which))) => which.is_none_or(|which| which == name),
+            _ => false,
+        }
     }
 }
 
@@ -114,7 +147,7 @@ impl Store for Faulty {
                 self.inner.write(Step::Flush, refused);
             }
             Some(Fault::Stalls) => plan.stalled.push_back((step, done)),
-            None => {
+            Some(Fault::StallsReads(_)) | None => {
                 drop(plan);
                 self.inner.write(step, done);
             }
@@ -122,11 +155,11 @@ impl Store for Faulty {
     }
 
     fn get(&self, run: RunId) -> Result<Option<Record>, StoreError> {
-        self.read(|store| store.get(run))
+        self.read("get", |store| store.get(run))
     }
 
     fn find(&self, agent: &AgentKey, key: &str) -> Result<Option<RunId>, StoreError> {
-        self.read(|store| store.find(agent, key))
+        self.read("find", |store| store.find(agent, key))
     }
 
     fn list(
@@ -135,11 +168,11 @@ impl Store for Faulty {
         before: Option<RunId>,
         max: usize,
     ) -> Result<Vec<Record>, StoreError> {
-        self.read(|store| store.list(filter, before, max))
+        self.read("list", |store| store.list(filter, before, max))
     }
 
     fn unfinished(&self, after: Option<RunId>, max: usize) -> Result<Vec<Record>, StoreError> {
-        self.read(|store| store.unfinished(after, max))
+        self.read("unfinished", |store| store.unfinished(after, max))
     }
 
     fn journal(
@@ -149,19 +182,27 @@ impl Store for Faulty {
         max: usize,
         bytes_max: usize,
     ) -> Result<Page, StoreError> {
-        self.read(|store| store.journal(run, from, max, bytes_max))
+        self.read("journal", |store| store.journal(run, from, max, bytes_max))
     }
 
     fn extent(&self, run: RunId, attempt: Attempt) -> Result<Extent, StoreError> {
-        self.read(|store| store.extent(run, attempt))
+        self.read("extent", |store| store.extent(run, attempt))
     }
 
     fn agents(&self) -> Result<Vec<(AgentKey, Stamp)>, StoreError> {
-        self.read(|store| store.agents())
+        self.read("agents", |store| store.agents())
     }
 
     fn close(&self) {
-        let stalled = std::mem::take(&mut self.lock().stalled);
+        let stalled = {
+            let mut plan = self.lock();
+            // No read is waited for any more.
+            if matches!(plan.fault, Some(Fault::StallsReads(_))) {
+                plan.fault = None;
+            }
+            std::mem::take(&mut plan.stalled)
+        };
+        self.changed.notify_all();
         for (_, done) in stalled {
             done(Err(StoreError::Failed("it is closed".to_owned())));
         }

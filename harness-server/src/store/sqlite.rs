@@ -338,7 +338,7 @@ fn failed(error: &rusqlite::Error) -> StoreError {
 pub(super) mod tests {
     use std::path::Path;
 
-    use super::{Options, Sqlite};
+    use super::{Options, Sqlite, connect};
 
     /// A store whose file may have so many pages.
     pub(in super::super) fn open_small(folder: &Path, pages_max: u32) -> Sqlite {
@@ -346,5 +346,19 @@ pub(super) mod tests {
             pages_max: Some(pages_max),
         };
         Sqlite::open_with(folder, options).expect("a store")
+    }
+
+    #[test]
+    fn what_writes_syncs_each_commit() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let connection = connect(&folder.path().join("file"), Options::default());
+        let connection = connection.expect("a file");
+        let set = |pragma: &str| {
+            let text = |row: &rusqlite::Row<'_>| row.get::<_, rusqlite::types::Value>(0);
+            connection.query_row(&format!("PRAGMA {pragma}"), [], text)
+        };
+        assert_eq!(set("journal_mode"), Ok("wal".to_owned().into()));
+        // FULL, as SQLite tells it.
+        assert_eq!(set("synchronous"), Ok(2.into()));
     }
 }

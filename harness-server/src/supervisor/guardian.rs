@@ -82,7 +82,7 @@ impl Guardian {
         Ok((process, streams))
     }
 
-    /// Has it try everything but the command.
+    /// Has it try everything, and look for the command in place of executing it.
     pub(super) async fn check(self, launch: Launch) -> Result<(), StartError> {
         let (_streams, theirs) = pipes(launch.stdin).map_err(StartError::Pipes)?;
         self.begin(&launch, &theirs, true).await?.reaped().await;

@@ -93,7 +93,7 @@ impl Supervisor {
         pools: Vec<config::Pool>,
         means: Means,
     ) -> Result<Self, SupervisorError> {
-        check(&pools, &means).await?;
+        try_out(&pools, &means, Commands::MayCome).await?;
         let (sender, requests) = mpsc::channel(COMMANDS_WAITING);
         let means = Arc::new(means);
         Ok(Self {
@@ -153,11 +153,29 @@ impl Supervisor {
     }
 }
 
-/// Whether these pools can be run here, their commands apart.
+/// Whether these pools can be run here. No command is run, but one that could not be executed is
+/// refused; a [`Supervisor`] takes such a pool all the same, and has its processes fail to start.
 ///
 /// # Errors
-/// The first setting that cannot be given here, and why.
+/// The first setting that cannot be given here, or command that cannot be executed, and why.
 pub async fn check(pools: &[config::Pool], means: &Means) -> Result<(), SupervisorError> {
+    try_out(pools, means, Commands::AreThere).await
+}
+
+/// What is asked of the commands of pools.
+#[derive(Clone, Copy, PartialEq)]
+enum Commands {
+    /// They can be executed now.
+    AreThere,
+    /// Nothing: a pool without one holds up no other, and gives up by itself.
+    MayCome,
+}
+
+async fn try_out(
+    pools: &[config::Pool],
+    means: &Means,
+    commands: Commands,
+) -> Result<(), SupervisorError> {
     config::check_pools(pools).map_err(|(_, error)| error)?;
     for pool in pools {
         let name = || pool.agent.clone();
@@ -168,13 +186,13 @@ pub async fn check(pools: &[config::Pool], means: &Means) -> Result<(), Supervis
         };
         let launch = launch(pool, guard).map_err(refused)?;
         // First, so that a user that cannot be given is what is named.
-        launch
-            .check()
-            .await
-            .map_err(|source| SupervisorError::Start {
+        match launch.check().await {
+            Err(StartError::Command { .. }) if commands == Commands::MayCome => {}
+            tried => tried.map_err(|source| SupervisorError::Start {
                 pool: name(),
                 source,
-            })?;
+            })?,
+        }
         match (pool.dialect, pool.address) {
             (Dialect::Jsonl, _) => {}
             (Dialect::Grpc, DialBack::Tcp) if means.tcp.is_some() => {}
@@ -219,7 +237,7 @@ impl Handle {
     /// # Errors
     /// The first setting that cannot be given here; nothing is changed then.
     pub async fn reload(&self, pools: Vec<config::Pool>) -> Result<(), SupervisorError> {
-        check(&pools, &self.means).await?;
+        try_out(&pools, &self.means, Commands::MayCome).await?;
         let (answer, done) = oneshot::channel();
         let request = Request::Reload(pools, answer);
         self.requests

@@ -137,8 +137,8 @@ impl Process {
 }
 
 impl Launch {
-    /// Tries everything but the command: folder and isolation, by a process that takes them on
-    /// and ends.
+    /// Tries folder and isolation, by a process that takes them on, looks whether it could then
+    /// execute the command, and ends.
     ///
     /// # Errors
     /// As [`Process::start`].

@@ -3,6 +3,7 @@
 //! Owns starting and killing a process group, no more. There is no isolation, and what a process
 //! leaves behind when it ends, or when the harness is killed, lives on; the first start says so.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::Once;
@@ -11,6 +12,7 @@ use nix::sys::signal::{Signal as UnixSignal, killpg};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
+use super::executable;
 use super::isolation::IsolationError;
 use super::process::{Exit, Launch, Signal, StartError, Streams, pipes};
 
@@ -79,13 +81,22 @@ impl Guardian {
             let setting = "sandbox and limits";
             return Err(IsolationError::new(setting, "they are there on Linux only").into());
         }
-        match launch.cwd.as_ref().map(std::fs::metadata) {
-            Some(Err(source)) => Err(StartError::Cwd {
-                path: launch.cwd.unwrap_or_default(),
+        let folder = launch.cwd.clone().unwrap_or_default();
+        if let Some(Err(source)) = launch.cwd.as_ref().map(std::fs::metadata) {
+            return Err(StartError::Cwd {
+                path: folder,
                 source,
-            }),
-            Some(Ok(_)) | None => Ok(()),
+            });
         }
+        let mut env = launch.env.iter().rev();
+        let path = env.find(|(name, _)| name == "PATH");
+        let path = path.map(|(_, value)| value.as_os_str());
+        let whole = launch.whole_command();
+        let program = whole.first().map(OsString::as_os_str).unwrap_or_default();
+        executable::check(program, path, &folder).map_err(|source| StartError::Command {
+            command: launch.program(),
+            source,
+        })
     }
 }
 

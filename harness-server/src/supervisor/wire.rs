@@ -43,7 +43,7 @@ pub(super) struct Launch {
     /// What is left of it to be taken on.
     pub(super) isolation: Isolation,
     pub(super) no_new_privs: bool,
-    /// Whether it ends in place of executing the command.
+    /// Whether it only looks for the command, and ends.
     pub(super) trial: bool,
 }
 

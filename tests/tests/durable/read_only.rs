@@ -8,11 +8,11 @@ use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use harness_proto::v1::{ErrorCode, RunState};
+use harness_proto::v1::{ErrorCode, RunOptions, RunState};
 use harness_tests::durable::{journal, run_of, start, started};
 use harness_tests::guarded::public;
 use harness_tests::raw::{SOON, connect, runs, typed, within};
-use harness_tests::{BOUND, Harness, HarnessBuilder, Process, Worker, eventually};
+use harness_tests::{BOUND, Harness, HarnessBuilder, Process, Worker, eventually, program};
 use nix::unistd::geteuid;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -108,6 +108,36 @@ fn only_its_user_can_read_what_a_harness_keeps() {
         "harness.lock",
     ] {
         assert_eq!(store.mode(&format!("below/data/{file}")), 0o600, "{file}");
+    }
+}
+
+#[test]
+fn a_store_is_written_as_the_effective_user() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let store = Store::new();
+    store.set_mode(".", 0o700);
+    // Twice: the files are made, and are there.
+    for _ in 0..2 {
+        let mut serve = Command::new("setpriv");
+        serve
+            .arg(format!("--ruid={NOBODY}"))
+            .arg(program("harness"))
+            .args(["serve", "--listen", "127.0.0.1:0", "--data"])
+            .arg(store.0.path());
+        let mut harness = Process::start("harness serve", serve);
+        let line = harness.wait_for_line("listening on ");
+        let address = line.rsplit(' ').next().expect("an address");
+        let runtime = runtime();
+        let channel = runtime.block_on(connect(address));
+        let mut start = start("echo", "1");
+        start.options = Some(RunOptions {
+            wait_for_agent: true,
+            ..RunOptions::default()
+        });
+        let run = runtime.block_on(started(&channel, start));
+        assert_eq!(run.state(), RunState::Queued);
     }
 }
 

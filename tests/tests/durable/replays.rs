@@ -1,9 +1,14 @@
 //! Long replays: whole for a worker that reads, and no burden where none does.
 
-use harness_proto::v1::{Request, attach_response, entry};
+use std::sync::Arc;
+use std::time::Duration;
+
+use harness_proto::v1::{Request, RunState, attach_response, entry};
+use harness_server::Limits;
+use harness_server::store::{Fault, Faulty, Memory, StoreError};
 use harness_tests::Harness;
-use harness_tests::durable::{kind_of, start, started, step};
-use harness_tests::raw::{RawSlot, connect, full_hello};
+use harness_tests::durable::{journal, kind_of, run_of, start, started, step};
+use harness_tests::raw::{Embedded, RawSlot, SOON, connect, eventually, full_hello, within};
 use tempfile::TempDir;
 
 /// Runs, each with a slot that does not read, and the steps of each run.
@@ -95,4 +100,42 @@ async fn replays_that_nobody_reads_cost_no_memory_and_whoever_reads_gets_all() {
         assert_eq!(replayed(&mut reader, &request).await, expected);
         reader.reply(&request, "1").await;
     }
+}
+
+#[tokio::test]
+async fn what_cannot_be_read_of_a_replay_is_read_again_and_comes_whole() {
+    let store = Arc::new(Faulty::over(Arc::new(Memory::default())));
+    let limits = Limits {
+        reattach_window: Duration::ZERO,
+        ..Limits::default()
+    };
+    let harness = Embedded::storing(limits, Some(store.clone())).await;
+    let channel = harness.connect().await;
+    let mut writer = RawSlot::attach(harness.connect().await, full_hello("long")).await;
+    let run = started(&channel, start("long", "1")).await;
+    let request = writer.request().await;
+    record(&mut writer, &request).await;
+    drop(writer);
+
+    // It has its request, and much of what follows is yet to be read: more than a connection holds.
+    let mut reader = RawSlot::attach(harness.connect().await, full_hello("long")).await;
+    let request = reader.request().await;
+    assert_eq!((request.attempt, request.replay_entries), (2, STEPS as u32));
+    store.begin(0, Fault::Fails(StoreError::Full));
+    let before = store.reads();
+    let reading = tokio::spawn(async move {
+        let names = replayed(&mut reader, &request).await;
+        (reader, request, names)
+    });
+    let tried_again = || async { store.reads() >= before + 2 };
+    eventually(SOON, "it is tried, and tried again", tried_again).await;
+    assert!(!reading.is_finished(), "there is more to come");
+    store.end();
+    let (reader, request, names) = within(4 * SOON, reading).await.expect("no panic");
+    let expected: Vec<String> = (1..=STEPS).map(|seq| seq.to_string()).collect();
+    assert_eq!(names, expected);
+    reader.reply(&request, "1").await;
+    journal(&channel, &run.run_id, 4 * SOON).await;
+    let run = run_of(&channel, &run.run_id).await.expect("known");
+    assert_eq!((run.state(), run.attempt), (RunState::Succeeded, 2));
 }

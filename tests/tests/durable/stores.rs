@@ -17,6 +17,15 @@ use harness_tests::raw::{
 };
 use tonic::Code;
 
+/// A fault of a store, which is over when the test is: a read that is stalled would hold up its end.
+pub(super) struct Stalled(pub(super) Arc<Faulty>);
+
+impl Drop for Stalled {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 async fn harness() -> (Embedded, Arc<Faulty>) {
     let store = Arc::new(Faulty::over(Arc::new(Memory::default())));
     let harness = Embedded::storing(Limits::default(), Some(store.clone())).await;
@@ -281,4 +290,38 @@ async fn who_follows_to_the_stop_is_told_it_although_it_is_not_on_disk_yet() {
         told.ends_with(&["run_ended", "attempt_stopping", "attempt_stopped"]),
         "{told:?}"
     );
+}
+
+#[tokio::test]
+async fn a_run_that_ends_while_the_unfinished_ones_are_read_is_not_taken_in_again() {
+    let store = Arc::new(Faulty::over(Arc::new(Memory::default())));
+    store.begin(0, Fault::StallsReads(Some("agents")));
+    let _stalled = Stalled(store.clone());
+    let limits = Limits {
+        reattach_window: Duration::ZERO,
+        ..Limits::default()
+    };
+    let harness = Embedded::storing(limits, Some(store.clone())).await;
+    let channel = harness.connect().await;
+    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    store.begin(0, Fault::StallsReads(Some("unfinished")));
+    let is_read = || async { store.reads() == 2 };
+    eventually(SOON, "it is read as it runs", is_read).await;
+    slot.reply(&request, "2").await;
+    journal(&channel, &run.run_id, SOON).await;
+    let before = store.reads();
+    store.end();
+    // Its extent; the next ones are read when those before are taken in.
+    let are_taken_in = || async { store.reads() == before + 2 };
+    eventually(SOON, "all are taken in", are_taken_in).await;
+    // Were it here again, its worker would have been lost by now.
+    let next = started(&channel, start("echo", "3")).await;
+    let request = slot.request().await;
+    slot.reply(&request, "4").await;
+    journal(&channel, &next.run_id, SOON).await;
+    let mut steps = store.seen();
+    steps.retain(|step| !["keep_agent", "forget"].contains(step));
+    assert_eq!(steps, ["enqueue", "finish", "enqueue", "finish"]);
 }

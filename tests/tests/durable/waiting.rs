@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::stores::Stalled;
 use harness_proto::v1::{
     AskRequest, ErrorCode, GetRunRequest, Run, RunOptions, RunState, StartRunRequest,
 };
 use harness_server::Limits;
-use harness_server::store::Memory;
+use harness_server::store::{Fault, Faulty, Memory};
 use harness_tests::durable::{run_of, start, started, value};
 use harness_tests::raw::{
-    Embedded, RawSlot, SOON, full_hello, payload, proto, runs, typed, within,
+    Embedded, RawSlot, SOON, eventually, full_hello, payload, proto, runs, typed, within,
 };
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
@@ -176,6 +177,66 @@ async fn a_harness_that_leaves_tells_those_who_wait_how_their_runs_stand() {
     let run = within(SOON, starting).await.expect("no panic");
     assert_eq!(run.run_id, request.run_id);
     assert!(run.outcome.is_none(), "{run:?}");
+}
+
+/// A request of a call that is over soon.
+fn due<T>(request: T) -> Request<T> {
+    let mut request = Request::new(request);
+    request.set_timeout(Duration::from_secs(3));
+    request
+}
+
+#[tokio::test]
+async fn who_waits_while_the_store_cannot_be_read_is_told_so_in_time() {
+    let store = Arc::new(Faulty::over(Arc::new(Memory::default())));
+    let harness = Embedded::storing(Limits::default(), Some(store.clone())).await;
+    let channel = harness.connect().await;
+    let is_read = || async { store.reads() == 2 };
+    eventually(SOON, "what there was is read", is_read).await;
+    let run = started(&channel, start_and_wait("1", Duration::ZERO)).await;
+    let before = store.reads();
+    let [mut starts, mut waits, mut asks, mut has_no_deadline] = [(); 4].map(|()| runs(&channel));
+    let starting =
+        tokio::spawn(async move { starts.start_run(due(start_and_wait("2", LONG))).await });
+    let get = get_and_wait(&run.run_id, LONG);
+    let waiting = tokio::spawn(async move { waits.get_run(due(get)).await });
+    let are_waiting = || async {
+        let made = store
+            .seen()
+            .iter()
+            .filter(|step| **step == "enqueue")
+            .count();
+        (made, store.reads()) == (2, before + 1)
+    };
+    eventually(SOON, "one is made and one is found", are_waiting).await;
+    store.begin(0, Fault::StallsReads(None));
+    let _stalled = Stalled(store.clone());
+
+    let get = |at_most| get_and_wait(&run.run_id, at_most);
+    let (started, waited, asked, without) = within(2 * SOON, async {
+        tokio::join!(
+            starting,
+            waiting,
+            asks.get_run(due(get(LONG))),
+            has_no_deadline.get_run(get(Duration::ZERO)),
+        )
+    })
+    .await;
+    let waited = waited.expect("no panic").map(drop);
+    let refused = [
+        started.expect("no panic").map(drop),
+        waited,
+        asked.map(drop),
+        without.map(drop),
+    ];
+    for told in refused {
+        let status = told.expect_err("nobody knows how it stands");
+        let error = typed(&status, Code::Unavailable, ErrorCode::StoreUnavailable);
+        assert!(error.message.contains("GetRun"), "{}", error.message);
+    }
+    store.end();
+    let stands = run_of(&channel, &run.run_id).await.expect("known");
+    assert_eq!(stands.state(), RunState::Queued);
 }
 
 #[tokio::test]

@@ -7,13 +7,14 @@ mod harness;
 mod limits;
 
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use harness_server::supervisor::isolation::{Files, Isolation, IsolationError, User};
 use harness_server::supervisor::process::{Exit, Launch, StartError};
-use harness_tests::guarded::{launch, output, public, sh};
+use harness_tests::guarded::{launch, link, output, public, sh};
 use harness_tests::{Process as Program, program};
 use nix::unistd::geteuid;
 use tempfile::TempDir;
@@ -142,6 +143,40 @@ async fn a_process_runs_as_its_user_and_keeps_nothing_of_root() {
             .is_some_and(|it| it.contains("Permission denied")),
         "{told}"
     );
+}
+
+#[tokio::test]
+async fn a_check_looks_for_the_command_as_the_process_would() {
+    let mut read = system();
+    read.pop();
+    let files = Isolation {
+        files: Some(Files {
+            read,
+            write: vec![],
+        }),
+        ..Isolation::default()
+    };
+    let mut cases = vec![isolated(["environment"], &files)];
+    let folder = TempDir::new().expect("a folder");
+    let shut = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(folder.path(), shut).expect("a mode");
+    if is_root() {
+        link(&program("breakout"), &folder.path().join("breakout"));
+        let mut other = breakout(["environment"]);
+        other.command[0] = folder.path().join("breakout").into();
+        other.check().await.expect("root can");
+        other.isolation.user = Some(user(61_016));
+        cases.push(other);
+    }
+    for launch in cases {
+        for tried in [launch.check().await, output(launch).await.map(drop)] {
+            let Err(StartError::Command { command, source }) = tried else {
+                panic!("{tried:?}");
+            };
+            assert!(command.ends_with("breakout"), "{command}");
+            assert_eq!(source.kind(), std::io::ErrorKind::PermissionDenied);
+        }
+    }
 }
 
 #[test]

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use harness_proto::v1::{self, ErrorCode, PoolState};
 use harness_tests::raw::{self, typed};
-use harness_tests::{Asker, BOUND, Process, command, eventually};
+use harness_tests::{Asker, BOUND, Process, command, eventually, program};
 use serde_json::json;
 use tonic::Code;
 
-use super::{assert_nothing_counted, lives, pids, pool, pool_of, reply, start, wait_until_gone};
+use super::{
+    assert_nothing_counted, lives, pids, pool, pool_of, pool_with, reply, start, wait_until_gone,
+};
 
 #[test]
 fn the_wire_lists_pools_and_restarts_the_one_it_knows() {
@@ -167,6 +169,50 @@ fn check_tells_the_pools_of_a_valid_file_and_starts_none() {
 
     let missing = check(&["no-such-file.toml"]);
     assert_eq!(missing.code, Some(2), "{missing}");
+}
+
+#[test]
+fn check_names_the_pool_whose_command_cannot_be_executed() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let bin = folder.path().join("bin");
+    std::fs::create_dir(&bin).expect("made");
+    std::fs::write(bin.join("text"), "no program").expect("written");
+    std::os::unix::fs::symlink(program("jsonl"), bin.join("tool")).expect("linked");
+    let file = folder.path().join("harness.toml");
+    let check = |words: &[&str], settings: &str| {
+        let config = pool("") + &pool_with("other", words, settings);
+        std::fs::write(&file, config).expect("written");
+        let mut harness = command("harness");
+        harness.arg("check").arg(&file);
+        Process::run("harness check", harness)
+    };
+    let path = format!("env = {{ PATH = {:?} }}", bin.display());
+    for (words, settings, part) in [
+        (&["no-such-program"][..], "", "no-such-program: No such"),
+        (&["bin/no-tool"], "", "bin/no-tool: No such"),
+        (&["bin/text"], "", "bin/text: Permission denied"),
+        (&["bin/tool"], "cwd = \"bin\"", "bin/tool: No such"),
+        (&["sh"], &path, "sh: No such"),
+        (
+            &["tool"],
+            "launcher = [\"no-launcher\"]",
+            "no-launcher: No such",
+        ),
+    ] {
+        let refused = check(words, settings);
+        assert_eq!(refused.code, Some(2), "{words:?} {settings}{refused}");
+        let told = format!("pool \"other\": cannot execute {part}");
+        assert!(refused.stderr.contains(&told), "no {told:?} in {refused}");
+    }
+    for (words, settings) in [
+        (&["bin/tool"][..], ""),
+        (&["./tool"], "cwd = \"bin\""),
+        (&["tool"], &path),
+        (&["in-the-container"], "launcher = [\"bin/tool\"]"),
+    ] {
+        let checked = check(words, settings);
+        assert_eq!(checked.code, Some(0), "{words:?} {settings}{checked}");
+    }
 }
 
 #[test]

@@ -314,6 +314,14 @@ fn what_cannot_go_together_is_a_mistake() {
         (&["ask", "a", "--priority", "101"], "100"),
         (&["ask", "a", "--attempts", "17"], "16"),
         (&["ask", "a", "--select", "x"], "KEY=VALUE"),
+        (
+            &["ask", "a", "--meta", "k=1", "--meta", "k=2"],
+            "--meta gives k twice, as 1 and as 2",
+        ),
+        (
+            &["ask", "a", "--many", "--select", "k=1", "--select", "k=1"],
+            "--select gives k twice",
+        ),
         (&["bench", "a", "--seconds", "0"], "more than 0"),
         (&["bench", "a", "--bytes", "1"], "--bytes"),
     ] {

@@ -53,11 +53,13 @@ async fn a_command_that_cannot_be_executed_is_named() {
         ("no-such-program", std::io::ErrorKind::NotFound),
         ("/etc/passwd", std::io::ErrorKind::PermissionDenied),
     ] {
-        let error = output(launch([program])).await;
-        let Err(StartError::Command { command, source }) = error else {
-            panic!("{error:?}");
-        };
-        assert_eq!((command.as_str(), source.kind()), (program, kind));
+        let checked = launch([program]).check().await;
+        for error in [checked, output(launch([program])).await.map(drop)] {
+            let Err(StartError::Command { command, source }) = error else {
+                panic!("{error:?}");
+            };
+            assert_eq!((command.as_str(), source.kind()), (program, kind));
+        }
     }
 }
 

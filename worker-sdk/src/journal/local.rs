@@ -262,3 +262,19 @@ impl fmt::Debug for Attempt {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_synced_before_it_is_told() {
+        let folder = tempfile::TempDir::new().expect("a folder");
+        let local = Local::open(folder.path().join("file")).expect("a file");
+        let connection = local.0.lock().expect("nobody has panicked");
+        let synchronous = |row: &rusqlite::Row<'_>| row.get::<_, i64>(0);
+        let set = connection.query_row("PRAGMA synchronous", [], synchronous);
+        // FULL, as SQLite tells it.
+        assert_eq!(set, Ok(2));
+    }
+}

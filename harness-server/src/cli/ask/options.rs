@@ -20,7 +20,7 @@ pub(super) struct Options {
     #[arg(long)]
     wait: bool,
 
-    /// A pair the agent can read; may be given more than once
+    /// A pair the agent can read; may be given more than once, each key once
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
 
@@ -29,7 +29,7 @@ pub(super) struct Options {
     #[arg(value_parser = clap::value_parser!(i32).range(-100..=100))]
     priority: Option<i32>,
 
-    /// Only workers with this label; may be given more than once
+    /// Only workers with this label; may be given more than once, each key once
     #[arg(long = "select", value_name = "KEY=VALUE", value_parser = pair)]
     selector: Vec<(String, String)>,
 
@@ -43,8 +43,41 @@ pub(super) struct Options {
     attempt_timeout: Option<Duration>,
 }
 
+/// What goes with an ask, once it is known that all of it can.
+#[derive(Debug)]
+pub(super) struct Applied {
+    timeout: Option<Duration>,
+    wait: bool,
+    metadata: BTreeMap<String, String>,
+    priority: Option<i32>,
+    selector: BTreeMap<String, String>,
+    retry: Option<RetryPolicy>,
+}
+
 impl Options {
-    pub(super) fn apply<R, W>(&self, mut ask: Ask<R, W>) -> Ask<R, W> {
+    /// What of it goes with every ask.
+    ///
+    /// # Errors
+    /// A key that comes twice.
+    pub(super) fn applied(self) -> Result<Applied, CliError> {
+        let mut retry = self.attempts.map(RetryPolicy::attempts);
+        if let Some(timeout) = self.attempt_timeout {
+            let policy = retry.unwrap_or_else(|| RetryPolicy::attempts(1));
+            retry = Some(policy.attempt_timeout(timeout));
+        }
+        Ok(Applied {
+            timeout: self.timeout,
+            wait: self.wait,
+            metadata: distinct("--meta", self.metadata)?,
+            priority: self.priority,
+            selector: distinct("--select", self.selector)?,
+            retry,
+        })
+    }
+}
+
+impl Applied {
+    pub(super) fn to<R, W>(&self, mut ask: Ask<R, W>) -> Ask<R, W> {
         if let Some(timeout) = self.timeout {
             ask = ask.timeout(timeout);
         }
@@ -60,12 +93,8 @@ impl Options {
         for (key, value) in &self.selector {
             ask = ask.selector(key, value);
         }
-        if self.attempts.is_some() || self.attempt_timeout.is_some() {
-            let mut policy = RetryPolicy::attempts(self.attempts.unwrap_or(1));
-            if let Some(timeout) = self.attempt_timeout {
-                policy = policy.attempt_timeout(timeout);
-            }
-            ask = ask.retry(policy);
+        if let Some(policy) = &self.retry {
+            ask = ask.retry(policy.clone());
         }
         ask
     }
@@ -117,6 +146,18 @@ mod tests {
         for bad in ["0s", "5", "soon"] {
             assert!(duration(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn a_key_comes_once() {
+        let pairs = |keys: [&str; 2]| {
+            keys.map(|key| (key.to_owned(), format!("of {key}")))
+                .to_vec()
+        };
+        let told = distinct("--meta", pairs(["a", "b"])).expect("they differ");
+        assert_eq!(told.into_iter().collect::<Vec<_>>(), pairs(["a", "b"]));
+        let refused = distinct("--meta", pairs(["a", "a"])).expect_err("twice");
+        assert_eq!(refused.exit_code(), 2);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(super) struct List {
     #[arg(long = "state", value_name = "STATE")]
     states: Vec<State>,
 
-    /// Only with this label; may be given more than once
+    /// Only with this label; may be given more than once, each key once
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
 

@@ -42,11 +42,11 @@ pub(super) struct Start {
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
 
-    /// A pair the agent can read; may be given more than once
+    /// A pair the agent can read; may be given more than once, each key once
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
     metadata: Vec<(String, String)>,
 
-    /// Only workers with this label; may be given more than once
+    /// Only workers with this label; may be given more than once, each key once
     #[arg(long = "select", value_name = "KEY=VALUE", value_parser = pair)]
     selector: Vec<(String, String)>,
 

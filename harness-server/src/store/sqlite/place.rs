@@ -10,7 +10,8 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::unistd::{AccessFlags, access};
+use nix::fcntl::{AT_FDCWD, AtFlags};
+use nix::unistd::{AccessFlags, access, faccessat};
 
 use super::StoreError;
 
@@ -67,13 +68,19 @@ pub(super) fn make_file(file: &Path) -> io::Result<File> {
     options.open(file)
 }
 
-/// That this process may write a file or into a folder, if it is there. What SQLite has open already
-/// says nothing of that.
+/// That this process may write a file or into a folder, if it is there: as its effective user, which
+/// is who writes. What SQLite has open already says nothing of that.
 ///
 /// # Errors
 /// It may not.
 pub(super) fn writable(path: &Path) -> Result<(), StoreError> {
-    match access(path, AccessFlags::W_OK) {
+    let asked = faccessat(AT_FDCWD, path, AccessFlags::W_OK, AtFlags::AT_EACCESS);
+    let asked = match asked {
+        // Of an immutable file; or a sandbox may not know the call, but knows the older one.
+        Err(Errno::EPERM) => access(path, AccessFlags::W_OK),
+        told => told,
+    };
+    match asked {
         Err(Errno::EACCES | Errno::EPERM | Errno::EROFS) => Err(StoreError::ReadOnly),
         // What else may be wrong is said by whoever opens it.
         Ok(()) | Err(_) => Ok(()),

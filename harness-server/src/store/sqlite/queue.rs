@@ -29,12 +29,13 @@ const GROUP_MAX: usize = 1024;
 
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+    backlog: Mutex<Backlog>,
     changed: Condvar,
 }
 
+/// Steps that wait, and what they hold.
 #[derive(Default)]
-struct Waiting {
+struct Backlog {
     steps: VecDeque<(Step, Done)>,
     bytes: usize,
     runs: AHashMap<RunId, Held>,
@@ -50,7 +51,7 @@ struct Held {
     bytes: usize,
 }
 
-impl Waiting {
+impl Backlog {
     fn is_full_for(&self, step: &Step) -> bool {
         let (steps, bytes) = (self.steps.len(), self.bytes);
         let is_full = steps >= STEPS_MAX || bytes > BYTES_MAX;
@@ -92,21 +93,21 @@ impl Waiting {
 
 impl Queue {
     pub(super) fn put(&self, step: Step, done: Done) {
-        let mut waiting = self.lock();
-        let refused = if waiting.closed {
+        let mut backlog = self.lock();
+        let refused = if backlog.closed {
             Some(StoreError::Failed("it is closed".to_owned()))
-        } else if waiting.is_full_for(&step) {
+        } else if backlog.is_full_for(&step) {
             Some(StoreError::Overloaded)
         } else {
             None
         };
         if let Some(error) = refused {
-            drop(waiting);
+            drop(backlog);
             return done(Err(error));
         }
-        waiting.put(step, done);
-        let wakes = std::mem::take(&mut waiting.writer_sleeps);
-        drop(waiting);
+        backlog.put(step, done);
+        let wakes = std::mem::take(&mut backlog.writer_sleeps);
+        drop(backlog);
         if wakes {
             self.changed.notify_one();
         }
@@ -114,18 +115,18 @@ impl Queue {
 
     /// Waits for steps and takes those that may share a commit; none when it is closed and empty.
     pub(super) fn take(&self) -> Option<Vec<(Step, Done)>> {
-        let mut waiting = self.lock();
-        while waiting.steps.is_empty() {
-            if waiting.closed {
+        let mut backlog = self.lock();
+        while backlog.steps.is_empty() {
+            if backlog.closed {
                 return None;
             }
-            waiting.writer_sleeps = true;
-            waiting = self
+            backlog.writer_sleeps = true;
+            backlog = self
                 .changed
-                .wait(waiting)
+                .wait(backlog)
                 .unwrap_or_else(PoisonError::into_inner);
         }
-        Some(waiting.take(GROUP_MAX))
+        Some(backlog.take(GROUP_MAX))
     }
 
     pub(super) fn close(&self) {
@@ -133,8 +134,8 @@ impl Queue {
         self.changed.notify_one();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Backlog> {
+        self.backlog.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

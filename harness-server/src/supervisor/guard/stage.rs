@@ -3,10 +3,12 @@
 //!
 //! Owns the order of these steps. What each part of the isolation takes is in [`super::confine`].
 
-use std::ffi::OsString;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 
 use nix::sys::prctl;
@@ -14,6 +16,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, sigprocmask};
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getppid, setsid};
 
 use super::{confine, socket};
+use crate::supervisor::executable;
 use crate::supervisor::process::STREAMS;
 use crate::supervisor::wire::{self, Channel, Launch, Order, Progress, Refusal};
 
@@ -45,7 +48,7 @@ pub(super) fn become_worker() -> io::Result<()> {
     }
 }
 
-/// Takes on everything and executes the command, or ends well when it is a trial.
+/// Takes on everything and executes the command; in a trial, only looks whether it could.
 fn run(
     channel: &Channel,
     launch: Launch,
@@ -60,13 +63,16 @@ fn run(
     let program = words.next().ok_or(Refusal::Command(nix::libc::ENOENT))?;
     let env = launch.env.into_iter();
     let env = env.map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    let mut command = Command::new(program);
-    command.args(words).env_clear().envs(env);
+    let env: BTreeMap<OsString, OsString> = env.collect();
+    let mut command = Command::new(&program);
+    command.args(words).env_clear().envs(&env);
     let settled =
         settle(streams, guardian).and_then(|()| channel.send(&wire::line(&Progress::Ready)?, &[]));
     settled.map_err(|error| Refusal::Broken(error.to_string()))?;
     if launch.trial {
-        return Ok(());
+        let path = env.get(OsStr::new("PATH")).map(OsString::as_os_str);
+        let found = executable::check(&program, path, Path::new(""));
+        return found.map_err(|error| Refusal::Command(number(&error)));
     }
     confine::take_on_last(&launch.isolation)?;
     Err(Refusal::Command(number(&command.exec())))
