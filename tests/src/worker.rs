@@ -149,6 +149,13 @@ impl WorkerBuilder {
         self.env("PUPPET_AGENT", "typed")
     }
 
+    /// Makes the process of a Rust puppet so many workers, each with its own connection and all the
+    /// slots.
+    #[must_use]
+    pub fn workers(self, workers: usize) -> Self {
+        self.env("PUPPET_WORKERS", &workers.to_string())
+    }
+
     /// An environment variable for it, such as RUST_LOG.
     #[must_use]
     pub fn env(mut self, name: &str, value: &str) -> Self {

@@ -3,7 +3,9 @@
 //! It writes `started RUN` when it begins, `dropped RUN` when its future is dropped unfinished and
 //! `told RUN` when code that goes on regardless could know that it was cancelled, one line each, to
 //! standard error. PUPPET_AGENT=typed makes it the agent `typed`, which has schemas and gives its
-//! number back. PUPPET_SIGNALS=off has SIGTERM end it at once. `tests/python/puppet.py` is the same in Python, at either level.
+//! number back. PUPPET_SIGNALS=off has SIGTERM end it at once. PUPPET_WORKERS is how many workers it is, each
+//! with its own connection and all the slots; the first that fails ends the process. `tests/python/puppet.py`
+//! is the same in Python, at either level.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -239,11 +241,10 @@ async fn typed(ctx: Context, asked: Asked) -> Result<Answered, AgentError> {
     Ok(Answered { number })
 }
 
-#[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    harness_tests::log_to_stderr();
+/// One worker, as the environment wants it.
+fn worker() -> Result<Worker, Box<dyn std::error::Error>> {
     if std::env::var("PUPPET_AGENT").as_deref() == Ok("typed") {
-        return Ok(Worker::builder(agent_fn(typed)).name("typed").run().await?);
+        return Ok(Worker::builder(agent_fn(typed)).name("typed").build()?);
     }
     let worker = Worker::builder(agent_fn(reply));
     let mut worker = match std::env::var_os("HARNESS_TOKEN") {
@@ -258,5 +259,22 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (key, value) = label.split_once('=').ok_or("PUPPET_LABEL is KEY=VALUE")?;
         worker = worker.label(key, value);
     }
-    Ok(worker.run().await?)
+    Ok(worker.build()?)
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    harness_tests::log_to_stderr();
+    let count = match std::env::var("PUPPET_WORKERS") {
+        Ok(count) => count.parse()?,
+        Err(_) => 1,
+    };
+    let mut workers = JoinSet::new();
+    for _ in 0..count {
+        workers.spawn(worker()?.run());
+    }
+    while let Some(ended) = workers.join_next().await {
+        ended??;
+    }
+    Ok(())
 }

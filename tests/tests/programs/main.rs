@@ -3,6 +3,7 @@
 mod cli;
 mod cli_asking;
 mod cli_operating;
+mod crowds;
 mod dev;
 mod noise;
 mod orphans;
