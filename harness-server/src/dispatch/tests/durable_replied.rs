@@ -32,6 +32,15 @@ fn resumed(actions: &[Action]) -> Option<Resumed> {
     })
 }
 
+/// What the welcome of a resume says whose reply, of this number, was taken.
+fn acknowledged(delivery: Delivery, last_seq: u64) -> Resumed {
+    Resumed {
+        delivery,
+        last_seq,
+        deadline: None,
+    }
+}
+
 fn retryable() -> Reply {
     let mut failure = Failure::new(Code::AgentError, "it broke");
     failure.retryable = true;
@@ -74,11 +83,7 @@ fn a_reply_that_failed_its_attempt_is_acknowledged_to_whoever_resumes_it() {
         assert_eq!(ends(&actions)[0].1, End::Superseded(delivery));
     }
     let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
-    let known = Resumed {
-        delivery,
-        last_seq: 2,
-        deadline: None,
-    };
+    let known = acknowledged(delivery, 2);
     assert_eq!(resumed(&actions), Some(known));
     assert_eq!(world.held(again), None, "its slot is free");
 
@@ -145,12 +150,7 @@ fn a_harness_that_was_started_anew_knows_the_reply_that_failed_an_attempt() {
         attempt: Attempt(1),
     };
     let (slot, actions) = world.resume(offer("echo", 1), delivery, holder.lease);
-    let known = Resumed {
-        delivery,
-        last_seq: 7,
-        deadline: None,
-    };
-    assert_eq!(resumed(&actions), Some(known));
+    assert_eq!(resumed(&actions), Some(acknowledged(delivery, 7)));
     assert_eq!(world.held(slot), None, "its slot is free");
     world.end(run);
 }
