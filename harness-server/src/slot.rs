@@ -139,7 +139,7 @@ pub enum Event {
 /// Why the run in a slot ended while the slot still worked on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The run's deadline passed.
+    /// The run's deadline passed, or the attempt's timeout.
     DeadlineExceeded,
     /// Somebody cancelled the run or hung up.
     Cancelled,

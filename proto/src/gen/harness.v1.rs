@@ -1028,7 +1028,8 @@ pub struct Welcome {
     /// Optional parts of the protocol this harness understands; none are defined beyond v1's own.
     #[prost(string, repeated, tag = "5")]
     pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Set when the hello's resume was valid: the slot is BUSY with that attempt.
+    /// Set when the hello's resume was valid. The slot is BUSY with that attempt; where the attempt's
+    /// reply was taken, this acknowledges it and the slot is READY.
     #[prost(message, optional, tag = "6")]
     pub resume: ::core::option::Option<Resumed>,
 }
@@ -1052,10 +1053,12 @@ pub struct SlotLimits {
 /// Resumed says where the harness stands with a resumed attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Resumed {
-    /// The last worker_seq the harness has taken of this attempt; what follows is sent again.
+    /// The last worker_seq the harness has taken of this attempt, its reply's where that was taken; what
+    /// follows is sent again.
     #[prost(uint64, tag = "1")]
     pub last_worker_seq: u64,
     /// What is left to the attempt: until the run's deadline, or its attempt_timeout if that is sooner.
+    /// Absent where its reply was taken.
     #[prost(message, optional, tag = "2")]
     pub time_left: ::core::option::Option<::prost_types::Duration>,
 }
