@@ -1745,13 +1745,14 @@ pub mod run_service_server {
             tonic::Response<super::StartRunResponse>,
             tonic::Status,
         >;
-        /// GetRun tells where a run stands, at once or when it has ended. Idempotent.
+        /// GetRun tells where a run stands, at once or when it has ended. Idempotent. STORE_UNAVAILABLE
+        /// where the store does not say in time, also of a call without a deadline.
         async fn get_run(
             &self,
             request: tonic::Request<super::GetRunRequest>,
         ) -> std::result::Result<tonic::Response<super::GetRunResponse>, tonic::Status>;
         /// ListRuns lists durable runs, newest first. The bytes of their values are left out; GetRun has
-        /// them. Idempotent.
+        /// them. Idempotent. STORE_UNAVAILABLE as with GetRun.
         async fn list_runs(
             &self,
             request: tonic::Request<super::ListRunsRequest>,
@@ -1760,7 +1761,8 @@ pub mod run_service_server {
             tonic::Status,
         >;
         /// CancelRun asks for a run to be stopped and returns it as it is then. Whichever of the cancel and
-        /// the reply comes first is the outcome. Idempotent.
+        /// the reply comes first is the outcome. Idempotent. STORE_UNAVAILABLE as with GetRun: the run may be
+        /// cancelled all the same.
         async fn cancel_run(
             &self,
             request: tonic::Request<super::CancelRunRequest>,

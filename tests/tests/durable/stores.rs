@@ -34,17 +34,17 @@ async fn harness() -> (Embedded, Arc<Faulty>) {
 }
 
 /// A harness over a store that can fail, and a run of it that is at work.
-struct Working {
-    harness: Embedded,
-    store: Arc<Faulty>,
-    channel: Channel,
-    hello: Hello,
-    slot: RawSlot,
-    run: Run,
-    request: Request,
+pub(super) struct Working {
+    pub(super) harness: Embedded,
+    pub(super) store: Arc<Faulty>,
+    pub(super) channel: Channel,
+    pub(super) hello: Hello,
+    pub(super) slot: RawSlot,
+    pub(super) run: Run,
+    pub(super) request: Request,
 }
 
-async fn working() -> Working {
+pub(super) async fn working() -> Working {
     let (harness, store) = harness().await;
     let channel = harness.connect().await;
     let hello = full_hello("echo");
