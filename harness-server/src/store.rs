@@ -240,7 +240,10 @@ pub enum StoreError {
     Fenced,
     /// More is waiting to be written than may.
     #[error("the store is slower than what comes")]
-    Overloaded,
+    Overloaded {
+        /// Whether so much waits of this run, while there is room for others.
+        by_run: bool,
+    },
     /// Something else is wrong.
     #[error("the store failed: {0}")]
     Failed(String),

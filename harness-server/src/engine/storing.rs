@@ -148,6 +148,8 @@ impl Storage {
     pub(super) fn note<T>(&self, outcome: &Result<T, StoreError>) -> bool {
         let now = match outcome {
             Ok(_) | Err(StoreError::Fenced) => None,
+            // What a run floods it with says nothing of the store.
+            Err(StoreError::Overloaded { by_run: true }) => return false,
             Err(error) => Some(error.clone()),
         };
         let mut failing = self.failing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -17,6 +17,9 @@ use harness_tests::raw::{
 };
 use tonic::Code;
 use tonic::transport::Channel;
+use tonic_health::pb::health_check_response::ServingStatus;
+
+use super::read_only::health;
 
 /// A fault of a store, which is over when the test is: a read that is stalled would hold up its end.
 pub(super) struct Stalled(pub(super) Arc<Faulty>);
@@ -120,6 +123,37 @@ async fn a_store_that_fails_refuses_new_runs_while_asks_go_on() {
     assert_eq!(request.run_id, run.run_id);
     slot.reply(&request, "3").await;
     journal(&channel, &run.run_id, SOON).await;
+}
+
+#[tokio::test]
+async fn what_a_run_floods_the_store_with_says_nothing_of_its_health() {
+    let Working {
+        harness: _harness,
+        store,
+        channel,
+        mut slot,
+        request,
+        ..
+    } = working().await;
+    let refuse = |by_run| store.begin(0, Fault::FailsWrites(StoreError::Overloaded { by_run }));
+    let is_refused = || async {
+        let started = within(SOON, runs(&channel).start_run(start("echo", "2"))).await;
+        reason(&started.expect_err("nothing is written"))
+    };
+    refuse(true);
+    slot.send(step(&request, 1, "first", "1")).await;
+    assert_eq!(reason(&slot.end().await), "STORE_UNAVAILABLE");
+    assert_eq!(health(&channel).await, ServingStatus::Serving);
+    // Nobody gets anything in.
+    refuse(false);
+    assert_eq!(is_refused().await, "STORE_UNAVAILABLE");
+    assert_eq!(health(&channel).await, ServingStatus::NotServing);
+    refuse(true);
+    assert_eq!(is_refused().await, "STORE_UNAVAILABLE");
+    assert_eq!(health(&channel).await, ServingStatus::NotServing);
+    store.end();
+    started(&channel, start("echo", "3")).await;
+    assert_eq!(health(&channel).await, ServingStatus::Serving);
 }
 
 #[tokio::test]
