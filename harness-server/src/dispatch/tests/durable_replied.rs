@@ -3,7 +3,7 @@
 use super::durable::*;
 use super::samples::{ask, minimal, offer};
 use super::*;
-use crate::dispatch::{Change, Resumed, Write};
+use crate::dispatch::{Change, Write};
 use crate::store::Holder;
 
 /// The numbers of the replies that steps write.
@@ -20,16 +20,6 @@ fn reply_seqs(actions: &[Action]) -> Vec<u64> {
         }
     };
     actions.iter().filter_map(seq).collect()
-}
-
-fn resumed(actions: &[Action]) -> Option<Resumed> {
-    actions.iter().find_map(|action| {
-        if let Action::Welcome { resumed, .. } = action {
-            *resumed
-        } else {
-            None
-        }
-    })
 }
 
 fn retryable() -> Reply {
