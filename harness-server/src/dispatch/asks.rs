@@ -244,12 +244,18 @@ impl Core {
             | run::Event::DeadlinePassed(_)
             | run::Event::Cancelled(_) => None,
         };
+        let was_away = matches!(entry.run.state(), run::State::Away);
         let next = entry.run.apply(now, event);
+        if let Next::Requeue | Next::BackOff(..) = next {
+            entry.unread.clear();
+        }
+        if was_away && !matches!(next, Next::Nothing) {
+            self.clear_away(id);
+        }
         if is_durable {
             return self.durable_next(now, id, (delivery, failed), next, actions);
         }
         if let (Some(delivery), Next::Requeue | Next::BackOff(..)) = (delivery, &next) {
-            entry.unread.clear();
             self.note(
                 now,
                 delivery,
@@ -260,12 +266,10 @@ impl Core {
         match next {
             Next::Nothing => {}
             Next::Requeue => {
-                self.clear_away(id);
                 self.clear_timer(id);
                 self.requeue(now, id, actions);
             }
             Next::BackOff(retry, failure) => {
-                self.clear_away(id);
                 self.clear_timer(id);
                 self.back_off(now, id, retry, failure, actions);
             }
@@ -282,9 +286,7 @@ impl Core {
         next: Next,
         actions: &mut Vec<Action>,
     ) {
-        let ends = !matches!(next, Next::Nothing);
-        if ends {
-            self.clear_away(id);
+        if !matches!(next, Next::Nothing) {
             self.clear_timer(id);
         }
         match (next, delivery) {
@@ -334,7 +336,6 @@ impl Core {
             self.note(now, delivery, Content::AttemptEnded(failed), actions);
         }
         self.note(now, whole(id), Content::RunEnded(kept.clone()), actions);
-        self.clear_away(id);
         self.clear_timer(id);
         self.leave_queue(id);
         let Some(entry) = self.runs.remove(&id) else {
