@@ -11,12 +11,14 @@ mod actions;
 mod agents;
 mod asks;
 mod chains;
+mod claim;
 mod durable;
 mod history;
 mod lines;
 mod load;
 mod past;
 mod ends;
+mod entry;
 mod events;
 mod placing;
 mod pools;
@@ -43,18 +45,18 @@ use crate::retry::Waits;
 use crate::{journal, run, slot};
 
 use agents::Agent;
-use asks::RunEntry;
+use entry::RunEntry;
 use past::History;
 use slots::SlotEntry;
 use timers::{Timer, Timers};
 use workers::{Drained, Worker};
 
 pub use actions::{Action, Note};
+pub use claim::{Back, LastAttempt, Resumed};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
 pub use load::AgentLoad;
 pub use pools::Pooled;
-pub use resuming::{Back, Resumed};
 pub use starting::Loaded;
 pub use stored::Adopted;
 pub(crate) use trim::trim;
@@ -100,6 +102,8 @@ pub struct Limits {
     pub durable_journal: journal::Limits,
     /// How long the worker of a durable run whose call is lost may take to come back.
     pub reattach_window: Duration,
+    /// The same of an interactive run; zero: it fails as soon as its call is lost.
+    pub interactive_reattach_window: Duration,
     /// How long an ended run is kept.
     pub ended_kept: Duration,
     /// Ended runs kept at most.
@@ -302,7 +306,7 @@ impl Core {
 
     fn server_leaving(&mut self, now: Instant, actions: &mut Vec<Action>) {
         self.leaving = true;
-        let mut queued: Vec<(asks::QueueKey, RunId)> = self
+        let mut queued: Vec<(entry::QueueKey, RunId)> = self
             .runs
             .iter()
             .filter(|(_, entry)| matches!(entry.run.state(), run::State::Queued))
@@ -317,7 +321,7 @@ impl Core {
                 self.refuse(now, run, asks::shutting_down(), actions);
             }
         }
-        self.leave_what_is_away();
+        self.leave_what_is_away(now, actions);
         self.slots_apply(now, slot::Event::ServerLeaving, actions);
     }
 

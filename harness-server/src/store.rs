@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::envelope::Code;
 use crate::ids::{AgentKey, Attempt, Lease, RunId, WorkerId};
 use crate::run::Counts;
 
@@ -116,6 +117,19 @@ pub enum State {
     Cancelled,
     /// Ended because its deadline passed.
     TimedOut,
+}
+
+impl State {
+    /// How a run stands that has ended, with this error or with a value.
+    #[must_use]
+    pub fn ended(error: Option<Code>) -> Self {
+        match error {
+            None => Self::Succeeded,
+            Some(Code::Cancelled) => Self::Cancelled,
+            Some(Code::DeadlineExceeded) => Self::TimedOut,
+            Some(_) => Self::Failed,
+        }
+    }
 }
 
 /// One step of one run. All of it is written or nothing, after every step that came before.

@@ -1,7 +1,7 @@
 //! The frames of an Attach call: relay messages to the session's own and back.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use prost::Message;
 use tonic::{Code as GrpcCode, Status};
@@ -81,7 +81,7 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
         } => {
             let window = match &request.durable {
                 Some(_) => limits.reattach_window,
-                None => Duration::ZERO,
+                None => limits.interactive_reattach_window,
             };
             let time_left = deadline.saturating_duration_since(Instant::now());
             Out::Request(relay::Request {

@@ -80,6 +80,9 @@ pub struct Limits {
     /// How long the worker of a durable run whose call is lost may take to come back. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub reattach_window: Duration,
+    /// The same of an interactive run. Default 0: it fails as soon as its call is lost.
+    #[serde(with = "humantime_serde")]
+    pub interactive_reattach_window: Duration,
     /// How long a durable run is kept after its end. Default 7 days.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
@@ -161,6 +164,7 @@ impl Default for Limits {
             durable_timeout: Duration::from_secs(24 * 60 * 60),
             durable_journal_bytes: ByteSize::mib(64),
             reattach_window: Duration::from_secs(10),
+            interactive_reattach_window: Duration::ZERO,
             retention: Duration::from_secs(7 * 24 * 60 * 60),
             ended_kept: Duration::from_secs(60),
             ended_runs: 10_000,
@@ -223,6 +227,7 @@ impl Limits {
                 bytes: usize::try_from(self.durable_journal_bytes.as_u64()).unwrap_or(usize::MAX),
             },
             reattach_window: self.reattach_window,
+            interactive_reattach_window: self.interactive_reattach_window,
             ended_kept: self.ended_kept,
             ended_runs: self.ended_runs,
             ended_bytes: usize::try_from(self.ended_bytes.as_u64()).unwrap_or(usize::MAX),
@@ -262,6 +267,11 @@ impl Limits {
             ("release_timeout", self.release_timeout, ms(1)),
             ("durable_timeout", self.durable_timeout, ms(1)),
             ("reattach_window", self.reattach_window, ms(0)),
+            (
+                "interactive_reattach_window",
+                self.interactive_reattach_window,
+                ms(0),
+            ),
             ("retention", self.retention, ms(1)),
             ("ended_kept", self.ended_kept, ms(0)),
             ("stream_heartbeat", self.stream_heartbeat, ms(10)),

@@ -7,7 +7,7 @@ use crate::envelope::{Answer, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
 use crate::slot;
 
-use super::resuming::Resumed;
+use super::claim::Resumed;
 use super::writes::{Replay, Write};
 
 /// What to do about an event. Each names its slot and attempt, so a late one is harmless.

@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::envelope::{Code, Failure};
 use crate::ids::{AgentKey, RunId, SchemaId, SlotId};
 
-use super::asks::{QueueKey, RunEntry};
+use super::entry::{QueueKey, RunEntry};
 use super::lines::Lines;
 use super::pools::Pooled;
 use super::workers::Offer;
@@ -43,6 +43,8 @@ pub(super) struct Agent {
     pub(super) durable_runs: usize,
     /// Of those in `queue`, how many count against the limit of the queue.
     pub(super) waiting: usize,
+    /// Interactive runs of it whose worker is waited for.
+    pub(super) away: usize,
     /// The offer of the slot attached last.
     pub(super) newest: Option<Arc<Offer>>,
     /// When it is forgotten, while it has no slot.
@@ -62,9 +64,9 @@ impl Agent {
         self.offered || self.pool.is_some()
     }
 
-    /// Whether a run is in its queue, or backs off and comes back to it.
+    /// Whether a run is in its queue, or may come back to it.
     pub(super) fn is_waited_for(&self) -> bool {
-        !self.queue.is_empty() || self.waiting > 0 || self.durable_runs > 0
+        !self.queue.is_empty() || self.waiting > 0 || self.away > 0 || self.durable_runs > 0
     }
 }
 

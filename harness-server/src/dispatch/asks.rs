@@ -1,61 +1,19 @@
 //! Runs: from the ask to the answer. Which slot gets one is in `placing`.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::envelope::{Answer, Code, Failure, Outcome, Request};
-use crate::ids::{AgentKey, Attempt, Delivery, RunId, SchemaId, WorkerId};
-use crate::journal::{Content, Ended, Journal};
+use crate::ids::{AgentKey, Attempt, Delivery, RunId, WorkerId};
+use crate::journal::{Content, Ended};
 use crate::run::{self, Next, Run};
 use crate::slot;
 
-use super::durable::{Durable, Phase};
-use super::placing::Judgement;
+use super::durable::Phase;
 use super::{Action, Core, Placing, Timer, trim};
 
 /// How long a caller who was told BUSY should wait at least.
 pub(super) const BUSY_RETRY: std::time::Duration = std::time::Duration::from_millis(100);
-
-/// A place in a queue: higher priority first, then the order of asking.
-pub(super) type QueueKey = (Reverse<i32>, u64);
-
-/// A run and what Core needs to place it.
-#[derive(Debug)]
-pub(super) struct RunEntry {
-    pub(super) run: Run,
-    pub(super) request: Arc<Request>,
-    pub(super) frame_bytes: u64,
-    /// Labels its slot must have.
-    pub(super) selector: BTreeMap<String, String>,
-    /// Its place in the queue, the same each time it comes back to it.
-    pub(super) order: QueueKey,
-    /// Whether it counts against the limits of the queue.
-    pub(super) waiting: bool,
-    /// The worker it was not accepted by, or that gave it back.
-    pub(super) avoid: Option<WorkerId>,
-    pub(super) judgements: Vec<(SchemaId, Judgement)>,
-    /// When its back-off or its attempt is over, while one of the two is under way.
-    pub(super) timer: Option<(Instant, Timer)>,
-    pub(super) created: Instant,
-    pub(super) journal: Journal,
-    /// Who reads the journal as it grows.
-    pub(super) watchers: u32,
-    /// Whether a slow caller slows the worker.
-    pub(super) paced: bool,
-    /// Entries the caller of a paced run has not taken, and their worker_seq.
-    pub(super) unread: VecDeque<(u64, u64)>,
-    /// What it has when it is durable.
-    pub(super) durable: Option<Box<Durable>>,
-}
-
-impl RunEntry {
-    /// Whether it waits for its next attempt, and is in no queue meanwhile.
-    pub(super) fn is_backing_off(&self) -> bool {
-        matches!(self.timer, Some((_, Timer::Retry(_))))
-    }
-}
 
 impl Core {
     pub(super) fn ask(
@@ -227,10 +185,9 @@ impl Core {
             run::State::Queued | run::State::Ended => return,
         };
         let held = slot.and_then(|slot| self.slots.get(&slot));
-        let holder = entry.durable.as_ref().and_then(|durable| durable.holder);
-        let worker = match (held, holder) {
+        let worker = match (held, &entry.claim) {
             (Some(held), _) => held.offer.worker,
-            (None, Some(holder)) => holder.worker,
+            (None, Some(claim)) => claim.holder.worker,
             (None, None) => return,
         };
         let name = match held {
@@ -287,12 +244,18 @@ impl Core {
             | run::Event::DeadlinePassed(_)
             | run::Event::Cancelled(_) => None,
         };
+        let was_away = matches!(entry.run.state(), run::State::Away);
         let next = entry.run.apply(now, event);
+        if let Next::Requeue | Next::BackOff(..) = next {
+            entry.unread.clear();
+        }
+        if was_away && !matches!(next, Next::Nothing) {
+            self.clear_away(id);
+        }
         if is_durable {
             return self.durable_next(now, id, (delivery, failed), next, actions);
         }
         if let (Some(delivery), Next::Requeue | Next::BackOff(..)) = (delivery, &next) {
-            entry.unread.clear();
             self.note(
                 now,
                 delivery,
@@ -323,9 +286,7 @@ impl Core {
         next: Next,
         actions: &mut Vec<Action>,
     ) {
-        let ends = !matches!(next, Next::Nothing);
-        if ends {
-            self.clear_away(id);
+        if !matches!(next, Next::Nothing) {
             self.clear_timer(id);
         }
         match (next, delivery) {

@@ -5,7 +5,7 @@ use crate::ids::SlotId;
 use crate::run;
 
 use super::Core;
-use super::asks::RunEntry;
+use super::entry::RunEntry;
 
 /// How many runs may stand above one.
 const DEPTH_MAX: u32 = 16;
@@ -17,7 +17,8 @@ impl Core {
             return Ok(0);
         };
         let above = self.runs.get(&parent.run).filter(|entry| {
-            let runs = matches!(entry.run.state(), run::State::Running(_));
+            // The work goes on while its call is lost.
+            let runs = matches!(entry.run.state(), run::State::Running(_) | run::State::Away);
             runs && entry.run.attempt() == parent.attempt
         });
         let Some(above) = above else {

@@ -13,9 +13,8 @@ use bytes::Bytes;
 use crate::envelope::{Code, Failure, Outcome};
 use crate::ids::{AgentKey, Attempt, Delivery, RunId, SlotId};
 use crate::journal::Content;
-use crate::run::Cause;
 use crate::slot;
-use crate::store::{Holder, State};
+use crate::store::State;
 
 use super::asks::whole;
 use super::writes::{Change, NewEntry, Replay, Said, Start, Write};
@@ -65,14 +64,6 @@ pub(super) struct Reply {
     pub(super) seq: u64,
 }
 
-/// How a run fails whose worker does not come back.
-#[derive(Debug)]
-pub(super) struct Away {
-    pub(super) until: Instant,
-    pub(super) cause: Cause,
-    pub(super) failure: Failure,
-}
-
 /// Where the request of a durable run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Held {
@@ -97,23 +88,17 @@ pub(super) struct Durable {
     pub(super) request: Held,
     /// The entries that go with its next request.
     pub(super) replay: Option<Arc<Replay>>,
-    /// Who has the newest attempt.
-    pub(super) holder: Option<Holder>,
-    /// The last worker_seq taken of it, and the last of them written.
-    pub(super) taken: u64,
+    /// The last worker_seq of the newest attempt that is written.
     pub(super) written: u64,
     /// What its journal holds of workers' entries, in bytes.
     pub(super) bytes: u64,
     /// The version of the agent that wrote what is replayed, where something is.
     pub(super) replayed: Option<Arc<str>>,
     pub(super) reply: Option<Reply>,
-    /// The worker_seq of the reply that the newest attempt has ended with; 0 where none was taken.
-    pub(super) reply_seq: u64,
     /// Who wants it stopped, and why.
     pub(super) cancel: Option<(Arc<str>, String)>,
     /// What its slot learns once its end is written.
     pub(super) over: Option<(SlotId, slot::Over)>,
-    pub(super) away: Option<Away>,
 }
 
 impl Durable {
@@ -125,16 +110,12 @@ impl Durable {
             pending: VecDeque::new(),
             request: Held::Given,
             replay: None,
-            holder: None,
-            taken: 0,
             written: 0,
             bytes: 0,
             replayed: None,
             reply: None,
-            reply_seq: 0,
             cancel: None,
             over: None,
-            away: None,
         }
     }
 
@@ -257,7 +238,6 @@ impl Core {
             return self.journal_full(now, id, slot, actions);
         }
         durable.bytes += bytes;
-        durable.taken = worker_seq;
         let mut first_replayed = None;
         if matches!(kind, slot::EntryKind::Step | slot::EntryKind::Usage) {
             // It goes out again in a frame of its own, with its numbers.
@@ -326,15 +306,13 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&id) else {
             return;
         };
-        let counts = entry.run.counts();
+        let (counts, reply_seq) = (entry.run.counts(), entry.reply_seq());
         let Some(durable) = &mut entry.durable else {
             return;
         };
         let reply = durable.reply.take();
-        let reply_seq = reply.map_or(0, |reply| reply.seq);
         let kept = durable.kept_slot();
         durable.phase = Phase::Waiting;
-        durable.reply_seq = reply_seq;
         let ended = Said::Content(Content::AttemptEnded(failure));
         let change = Change::EndAttempt {
             counts,
@@ -360,8 +338,12 @@ impl Core {
         outcome: Outcome,
         actions: &mut Vec<Action>,
     ) {
-        let deadline = self.runs.get(&id).map(|entry| entry.run.deadline());
-        let Some(durable) = self.durable_mut(id) else {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        // The one that ends it, or the one its newest attempt had ended with before.
+        let (deadline, reply_seq) = (entry.run.deadline(), entry.reply_seq());
+        let Some(durable) = &mut entry.durable else {
             return;
         };
         if let Phase::New(_) = durable.phase {
@@ -385,14 +367,7 @@ impl Core {
             let ended = Content::AttemptEnded(failed);
             entries.push(own(now, delivery.attempt, Said::Content(ended)));
         }
-        let state = match &outcome {
-            Ok(_) => State::Succeeded,
-            Err(failure) if failure.code == Code::Cancelled => State::Cancelled,
-            Err(failure) if failure.code == Code::DeadlineExceeded => State::TimedOut,
-            Err(_) => State::Failed,
-        };
-        // The one that ends it, or the one its newest attempt had ended with before.
-        let reply_seq = durable.reply.map_or(durable.reply_seq, |reply| reply.seq);
+        let state = State::ended(outcome.as_ref().err().map(|failure| failure.code));
         entries.push(own(now, Attempt::default(), Said::Ended(outcome)));
         let kept = durable.kept_slot();
         durable.phase = Phase::Ending;
@@ -400,9 +375,7 @@ impl Core {
         self.write(id, change, entries, After::Finished, actions);
         self.clear_timer(id);
         self.leave_queue(id);
-        if let Some(deadline) = deadline {
-            self.timers.clear(deadline, Timer::Run(id));
-        }
+        self.timers.clear(deadline, Timer::Run(id));
         self.give_up_slot(now, id, kept, actions);
     }
 
@@ -478,12 +451,6 @@ impl Core {
             agent.durable_runs -= 1;
         }
         self.forget_unoffered(key);
-    }
-
-    pub(super) fn clear_away(&mut self, id: RunId) {
-        if let Some(away) = self.durable_mut(id).and_then(|durable| durable.away.take()) {
-            self.timers.clear(away.until, Timer::Reattach(id));
-        }
     }
 }
 

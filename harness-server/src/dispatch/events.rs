@@ -11,8 +11,8 @@ use crate::journal::Proof;
 use crate::pool::Rung;
 use crate::{run, slot};
 
+use super::claim::Back;
 use super::pools::Pooled;
-use super::resuming::Back;
 use super::starting::Loaded;
 use super::stored::Adopted;
 use super::workers::Offer;

@@ -8,7 +8,7 @@ use crate::journal::{Content, Ended, Page};
 use crate::run;
 use crate::slot;
 
-use super::asks::RunEntry;
+use super::entry::RunEntry;
 use super::past::{Kept, Past};
 use super::{Action, Core, Timer};
 
@@ -76,6 +76,7 @@ impl Core {
             },
             journal: entry.journal,
             watchers: entry.watchers,
+            claim: entry.claim,
             owed: false,
         };
         let kept = Kept {
@@ -227,6 +228,9 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&delivery.run) else {
             return;
         };
+        if let Some(claim) = &mut entry.claim {
+            claim.taken = worker_seq;
+        }
         if entry.durable.is_some() {
             let place = (delivery, worker_seq);
             return self.take_durable(now, slot, place, (kind, encoded), actions);

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::ids::RunId;
 
-use super::asks::QueueKey;
+use super::entry::QueueKey;
 
 type Labels = BTreeMap<String, String>;
 

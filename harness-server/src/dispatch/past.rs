@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use ahash::AHashMap;
 
 use crate::ids::RunId;
-use crate::journal::Journal;
+use crate::journal::{Ended, Journal};
+use crate::store::State;
 
+use super::claim::Claim;
 use super::{RunView, trim};
 
 /// Runs that are looked at for each that ends: those that are read stay, and more may be too much
@@ -25,8 +27,21 @@ pub(super) struct Past {
     pub(super) view: RunView,
     pub(super) journal: Journal,
     pub(super) watchers: u32,
+    /// Who had its last attempt, where its worker may have come back to it.
+    pub(super) claim: Option<Box<Claim>>,
     /// Whether its worker still owes a released.
     pub(super) owed: bool,
+}
+
+impl Past {
+    /// How it ended.
+    pub(super) fn state(&self) -> State {
+        let error = self.view.ended.as_ref().and_then(|(_, ended)| match ended {
+            Ended::Failure(failure) => Some(failure.code),
+            Ended::Value(_) => None,
+        });
+        State::ended(error)
+    }
 }
 
 /// What is kept at most.

@@ -7,10 +7,13 @@ use crate::ids::{AgentKey, Attempt, Lease, RunId, SchemaId, SlotId, WorkerId};
 use crate::journal::Content;
 use crate::run;
 use crate::slot;
+use crate::store::Holder;
 
 use super::agents::{Class, class_of, selects};
-use super::asks::{BUSY_RETRY, RunEntry};
+use super::asks::BUSY_RETRY;
+use super::claim::Claim;
 use super::durable::Held;
+use super::entry::RunEntry;
 use super::slots::SlotEntry;
 use super::{Action, Core, Timer};
 
@@ -65,12 +68,6 @@ impl RunEntry {
             Some(Judgement::Awaited) => Verdict::Awaited,
             None => Verdict::Unjudged(schema),
         }
-    }
-
-    #[cfg(test)]
-    pub(super) fn is_being_judged(&self) -> bool {
-        let mut judgements = self.judgements.iter();
-        judgements.any(|(_, judgement)| matches!(judgement, Judgement::Awaited))
     }
 
     fn judgement(&self, schema: SchemaId) -> Option<&Judgement> {
@@ -397,6 +394,8 @@ impl Core {
         let started = Content::AttemptStarted(held.started.clone());
         held.lease = Some(lease);
         let worker = held.offer.worker;
+        let window = self.limits.interactive_reattach_window;
+        entry.claim = Claim::within(window, held.slot.level(), Holder { worker, lease });
         entry.run.apply(now, run::Event::Delivered(slot));
         let delivery = entry.run.delivery();
         let (request, bytes) = (entry.request.clone(), entry.frame_bytes);

@@ -1,5 +1,6 @@
-//! Calls that break under durable work: the run waits for its worker, and the worker comes back to
-//! it.
+//! Calls that break under work: the run waits for its worker, and the worker comes back to it, or to
+//! what came of it (`claim`). Durable runs and interactive ones differ in their window, and in what
+//! is on disk.
 
 use std::time::Instant;
 
@@ -9,44 +10,27 @@ use crate::run::{self, Cause};
 use crate::slot::{End, Level, Refusal};
 use crate::store::Holder;
 
-use super::asks::RunEntry;
-use super::durable::{After, Away, Durable, Pending, Phase};
+use super::asks::shutting_down;
+use super::claim::{Away, Back, Claim, LastAttempt, Resumed};
+use super::durable::{After, Durable, Pending, Phase};
+use super::entry::RunEntry;
 use super::slots::SlotEntry;
 use super::workers::Offer;
 use super::{Action, Core, Timer};
 
-/// What a hello says of the call before, as far as it is more than a hello.
-#[derive(Clone, Copy, Debug)]
-pub enum Back {
-    /// The call broke and its work goes on.
-    Resume(Delivery, Lease),
-    /// The same, but the reply of it is on disk, with this worker_seq.
-    Replied(Delivery, u64),
-}
-
-/// Where the harness stands with a resumed attempt.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Resumed {
-    /// Which.
-    pub delivery: Delivery,
-    /// The last worker_seq that is on disk.
-    pub last_seq: u64,
-    /// When the attempt ends at the latest; none when it has ended with its worker's reply.
-    pub deadline: Option<Instant>,
-}
-
 impl Core {
     /// Whether the worker of a lost call may come back to what was in it.
     pub(super) fn may_come_back(&self, entry: &SlotEntry, delivery: Delivery) -> bool {
-        let durable = self
-            .runs
-            .get(&delivery.run)
-            .and_then(|run| run.durable.as_ref());
+        let run = self.runs.get(&delivery.run);
         entry.slot.level() == Level::Full
-            && durable.is_some_and(|durable| matches!(durable.phase, Phase::Working))
+            && run.is_some_and(|run| match &run.durable {
+                Some(durable) => matches!(durable.phase, Phase::Working),
+                // Its caller does not wait for the harness that follows.
+                None => run.claim.is_some() && !self.leaving,
+            })
     }
 
-    /// The call of a durable run is lost; its worker has a while to come back.
+    /// The call of a run is lost; its worker has a while to come back.
     pub(super) fn went_away(
         &mut self,
         now: Instant,
@@ -59,37 +43,78 @@ impl Core {
             return self.remove_durable(id);
         }
         self.run_apply(now, id, run::Event::Lost, actions);
-        let away = Away {
-            until: now + self.limits.reattach_window,
-            cause: Cause::Lost,
-            failure,
+        let window = match self.has_durable(id) {
+            true => self.limits.reattach_window,
+            false => self.limits.interactive_reattach_window,
         };
-        self.timers.set(away.until, Timer::Reattach(id));
-        if let Some(durable) = self.durable_mut(id) {
-            durable.away = Some(away);
+        self.await_worker(id, now + window, Cause::Lost, failure);
+    }
+
+    /// The worker of a run has until then to come back.
+    pub(super) fn await_worker(
+        &mut self,
+        id: RunId,
+        until: Instant,
+        cause: Cause,
+        failure: Failure,
+    ) {
+        let Some(entry) = self.runs.get_mut(&id) else {
+            return;
+        };
+        let Some(claim) = &mut entry.claim else {
+            return;
+        };
+        claim.away = Some(Away {
+            until,
+            cause,
+            failure,
+        });
+        self.timers.set(until, Timer::Reattach(id));
+        if entry.durable.is_none()
+            && let Some(agent) = self.agents.get_mut(&entry.request.agent)
+        {
+            agent.away += 1;
         }
     }
 
-    /// The workers of lost calls come back to the harness that follows.
-    pub(super) fn leave_what_is_away(&mut self) {
+    /// The worker of a run is waited for no longer.
+    fn take_away(&mut self, id: RunId) -> Option<(WorkerId, Away)> {
+        let entry = self.runs.get_mut(&id)?;
+        let claim = entry.claim.as_mut()?;
+        let away = claim.away.take()?;
+        let worker = claim.holder.worker;
+        self.timers.clear(away.until, Timer::Reattach(id));
+        if entry.durable.is_none()
+            && let Some(agent) = self.agents.get_mut(&entry.request.agent)
+        {
+            agent.away -= 1;
+        }
+        Some((worker, away))
+    }
+
+    pub(super) fn clear_away(&mut self, id: RunId) {
+        drop(self.take_away(id));
+    }
+
+    /// The workers of lost calls come back to the harness that follows, if their callers do.
+    pub(super) fn leave_what_is_away(&mut self, now: Instant, actions: &mut Vec<Action>) {
         let is_away = |entry: &RunEntry| matches!(entry.run.state(), run::State::Away);
         let away = self.runs.iter().filter(|(_, entry)| is_away(entry));
-        for run in away.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.remove_durable(run);
+        let mut away: Vec<RunId> = away.map(|(id, _)| *id).collect();
+        away.sort_unstable();
+        for run in away {
+            match self.has_durable(run) {
+                true => self.remove_durable(run),
+                false => self.refuse(now, run, shutting_down(), actions),
+            }
         }
     }
 
     /// The worker has not come back in its time, or says that it will not.
     pub(super) fn stays_away(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
-        let Some(durable) = self.durable_mut(id) else {
-            return;
-        };
-        let (Some(away), Some(holder)) = (durable.away.take(), durable.holder) else {
-            return;
-        };
-        self.timers.clear(away.until, Timer::Reattach(id));
-        let worker = holder.worker;
-        self.delivery_failed(now, id, worker, away.cause, away.failure, actions);
+        if let Some((worker, away)) = self.take_away(id) {
+            self.delivery_failed(now, id, worker, away.cause, away.failure, actions);
+        }
     }
 
     /// The process of a worker is dead: what it had in hand does not wait for it.
@@ -100,25 +125,17 @@ impl Core {
         failure: Option<Failure>,
         actions: &mut Vec<Action>,
     ) {
-        let id = delivery.run;
-        let Some(entry) = self.runs.get_mut(&id) else {
+        let Some(claim) = self.awaited(delivery) else {
             return;
         };
-        let is_away = matches!(entry.run.state(), run::State::Away);
-        if !is_away || entry.run.delivery() != delivery {
+        if claim.holder.worker != worker {
             return;
         }
-        let Some(durable) = &mut entry.durable else {
-            return;
-        };
-        if durable.holder.is_none_or(|holder| holder.worker != worker) {
-            return;
-        }
-        if let (Some(away), Some(failure)) = (&mut durable.away, failure) {
+        if let (Some(away), Some(failure)) = (&mut claim.away, failure) {
             away.cause = Cause::Died;
             away.failure = failure;
         }
-        self.stays_away(now, id, actions);
+        self.stays_away(now, delivery.run, actions);
     }
 
     /// Whether a released is about work whose call was lost: it will not come back then.
@@ -128,16 +145,27 @@ impl Core {
         (worker, delivery, lease): (WorkerId, Delivery, Lease),
         actions: &mut Vec<Action>,
     ) -> bool {
-        let held = self.runs.get(&delivery.run).is_some_and(|entry| {
-            let holder = entry.durable.as_ref().and_then(|durable| durable.holder);
-            matches!(entry.run.state(), run::State::Away)
-                && entry.run.delivery() == delivery
-                && holder == Some(Holder { worker, lease })
-        });
+        let holder = Holder { worker, lease };
+        let claim = self.awaited(delivery);
+        let held = claim.is_some_and(|claim| claim.holder == holder);
         if held {
             self.stays_away(now, delivery.run, actions);
         }
         held
+    }
+
+    /// The claim to a delivery whose worker is waited for.
+    fn awaited(&mut self, delivery: Delivery) -> Option<&mut Claim> {
+        let entry = self.runs.get_mut(&delivery.run)?;
+        let is_away = matches!(entry.run.state(), run::State::Away);
+        let claim = entry.claim.as_deref_mut();
+        claim.filter(|_| is_away && entry.run.delivery() == delivery)
+    }
+
+    /// Whether a run is here, live or ended.
+    #[must_use]
+    pub fn is_known(&self, id: RunId) -> bool {
+        self.runs.contains_key(&id) || self.history.get(id).is_some()
     }
 
     /// What a worker comes back to that wants to go on with what it names, or how its call ends.
@@ -148,38 +176,42 @@ impl Core {
         lease: Lease,
     ) -> Result<Back, End> {
         let not_yours = Err(End::Refused(Refusal::NotYours));
+        let worker = offer.worker;
+        let holder = Holder { worker, lease };
         if self.adrift.contains(&delivery.run) {
             return Err(End::StoreFailed);
         }
         let Some(entry) = self.runs.get(&delivery.run) else {
-            return not_yours;
-        };
-        let Some(durable) = &entry.durable else {
-            return not_yours;
+            let past = self.history.get(delivery.run);
+            let past = past.filter(|past| past.view.agent == offer.agent);
+            return past.map_or(not_yours, |past| {
+                LastAttempt::of(past).comes_back(delivery, holder)
+            });
         };
         if entry.request.agent != offer.agent || delivery.attempt > entry.run.attempt() {
             return not_yours;
         }
-        let same = delivery.attempt == entry.run.attempt();
-        let worker = offer.worker;
-        let holds = durable.holder == Some(Holder { worker, lease }) && offer.level == Level::Full;
-        match durable.phase {
+        if entry.durable.as_ref().is_some_and(|it| is_ending(it)) {
             // It is known in a moment what came of it.
-            Phase::Ending => Err(End::StoreFailed),
-            Phase::Working if same && holds => Ok(Back::Resume(delivery, lease)),
-            Phase::Working if same => not_yours,
+            return Err(End::StoreFailed);
+        }
+        if delivery.attempt < entry.run.attempt() {
+            return Err(End::Superseded(delivery));
+        }
+        let claim = entry.claim.as_ref();
+        let claim = claim.filter(|it| it.holder == holder && offer.level == Level::Full);
+        match claim {
+            Some(_) if is_worked(entry) => Ok(Back::Resume(delivery, lease)),
+            None if is_worked(entry) => not_yours,
             // Its reply has ended the attempt, and nothing has come after that.
-            Phase::Waiting | Phase::Loading(_) if same && holds && durable.reply_seq > 0 => {
-                match attempt_end_is_on_disk(durable) {
-                    true => Ok(Back::Replied(delivery, durable.reply_seq)),
+            Some(claim) if claim.reply_seq > 0 => {
+                let durable = entry.durable.as_ref();
+                match durable.is_none_or(|durable| attempt_end_is_on_disk(durable)) {
+                    true => Ok(Back::Replied(delivery, claim.reply_seq)),
                     false => Err(End::StoreFailed),
                 }
             }
-            Phase::New(_)
-            | Phase::Waiting
-            | Phase::Loading(_)
-            | Phase::Starting(_)
-            | Phase::Working => Err(End::Superseded(delivery)),
+            Some(_) | None => Err(End::Superseded(delivery)),
         }
     }
 
@@ -202,15 +234,26 @@ impl Core {
             Some((at, Timer::Attempt(_))) => at,
             Some(_) | None => entry.run.deadline(),
         };
-        let deadline = Some(deadline);
-        let durable = entry.durable.as_ref()?;
+        let taken = entry.claim.as_ref()?.taken;
         let resumed = Resumed {
             delivery,
-            last_seq: durable.written,
-            deadline,
+            last_seq: entry.acknowledged(taken),
+            deadline: Some(deadline),
         };
-        Some((resumed, durable.taken))
+        Some((resumed, taken))
     }
+}
+
+/// Whether a worker has the newest attempt, or may come back to it.
+fn is_worked(entry: &RunEntry) -> bool {
+    match &entry.durable {
+        Some(durable) => matches!(durable.phase, Phase::Working),
+        None => matches!(entry.run.state(), run::State::Running(_) | run::State::Away),
+    }
+}
+
+fn is_ending(durable: &Durable) -> bool {
+    matches!(durable.phase, Phase::Ending)
 }
 
 /// Whether nothing is on its way that ends an attempt.

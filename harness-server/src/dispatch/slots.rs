@@ -13,8 +13,8 @@ use crate::run::{self, Cause};
 use crate::slot::{self, End, Level, Refusal, Slot, Verdict};
 
 use super::agents::class_of;
+use super::claim::{Back, Resumed};
 use super::durable::Reply as Owed;
-use super::resuming::{Back, Resumed};
 use super::workers::Offer;
 use super::{Action, Core, Frame, Note, Reply, Timer};
 
@@ -333,13 +333,8 @@ impl Core {
         if let Some(held) = held.filter(|held| held.slot.level() == Level::Full)
             && let Some(delivery) = held.slot.delivery()
         {
-            // What a slow caller has not read stays unacknowledged, however often it comes.
             let run = self.runs.get(&delivery.run);
-            let unread = run.and_then(|run| run.unread.front());
-            let seq = unread.map_or(seq, |(_, first)| first - 1);
-            // Nor is what is on its way to the disk there yet.
-            let durable = run.and_then(|run| run.durable.as_ref());
-            let seq = durable.map_or(seq, |durable| seq.min(durable.written));
+            let seq = run.map_or(seq, |run| run.acknowledged(seq));
             if seq > 0 {
                 actions.push(Action::Acknowledge {
                     slot: id,
@@ -350,15 +345,18 @@ impl Core {
         }
     }
 
-    /// A reply to durable work is acknowledged once it is on disk.
+    /// A reply is the last of its attempt; one to durable work is acknowledged once it is on disk.
     fn owe(&mut self, id: SlotId, delivery: Delivery, seq: u64) {
         let Some(entry) = self.runs.get_mut(&delivery.run) else {
             return;
         };
+        if let Some(claim) = &mut entry.claim {
+            claim.taken = seq;
+            claim.reply_seq = seq;
+        }
         let Some(durable) = &mut entry.durable else {
             return;
         };
-        durable.taken = seq;
         durable.reply = Some(Owed {
             slot: id,
             delivery,

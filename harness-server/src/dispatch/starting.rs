@@ -1,7 +1,6 @@
 //! A durable run's way to its worker: it is made, waits as a header, is read again for a slot that
 //! is kept for it, and leaves once the attempt is on disk.
 
-use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -12,8 +11,10 @@ use crate::run::{self, Cause, Run};
 use crate::slot;
 use crate::store::Holder;
 
-use super::asks::{BUSY_RETRY, RunEntry};
+use super::asks::BUSY_RETRY;
+use super::claim::Claim;
 use super::durable::{After, Durable, Held, Phase, about, own};
+use super::entry::RunEntry;
 use super::writes::{Change, Replay, Said, Start};
 use super::{Action, Core, Placing, Timer};
 
@@ -100,33 +101,6 @@ impl Core {
             );
             Failure::new(Code::Busy, message).retry_after(BUSY_RETRY)
         })
-    }
-
-    /// A run as it begins in Core.
-    pub(super) fn run_entry(
-        &mut self,
-        now: Instant,
-        run: Run,
-        request: Arc<Request>,
-        placing: Placing,
-    ) -> RunEntry {
-        RunEntry {
-            run,
-            frame_bytes: request.frame_bytes(),
-            request,
-            selector: placing.selector,
-            order: (Reverse(placing.priority), self.next_order()),
-            waiting: false,
-            avoid: None,
-            judgements: Vec::new(),
-            timer: None,
-            created: now,
-            journal: crate::journal::Journal::default(),
-            watchers: 0,
-            paced: placing.paced,
-            unread: std::collections::VecDeque::new(),
-            durable: None,
-        }
     }
 
     /// A durable run that no slot can take now waits: a new one is made, one that was read for
@@ -314,9 +288,7 @@ impl Core {
             return;
         };
         let holder = Holder { worker, lease };
-        durable.holder = Some(holder);
-        durable.reply_seq = 0;
-        durable.taken = 0;
+        entry.claim = Some(Box::new(Claim::new(holder)));
         durable.written = 0;
         match std::mem::replace(&mut durable.phase, Phase::Starting(slot)) {
             Phase::New(start) => {
@@ -357,7 +329,7 @@ impl Core {
         let Phase::Starting(slot) = durable.phase else {
             return;
         };
-        let Some(holder) = durable.holder else {
+        let Some(holder) = entry.claim.as_ref().map(|claim| claim.holder) else {
             return;
         };
         let replay = durable.replay.clone();

@@ -14,8 +14,9 @@ use crate::run::{self, Cause, Counts, Run};
 use crate::slot;
 use crate::store::Holder;
 
-use super::asks::RunEntry;
-use super::durable::{After, Away, Durable, Held, Phase, Reply};
+use super::claim::Claim;
+use super::durable::{After, Durable, Held, Phase, Reply};
+use super::entry::RunEntry;
 use super::writes::Stored;
 use super::{Action, Core, Placing, Timer};
 
@@ -353,21 +354,26 @@ impl Core {
         durable.request = Held::OnDisk;
         durable.head = adopted.head;
         durable.on_disk = adopted.head;
-        durable.holder = adopted.holder;
         durable.bytes = adopted.bytes;
-        durable.taken = adopted.worker_seq;
         durable.written = adopted.worker_seq;
-        durable.reply_seq = adopted.reply_seq;
         durable.replayed = adopted.replayed;
+        let claim = adopted.holder.map(|holder| {
+            Box::new(Claim {
+                taken: adopted.worker_seq,
+                reply_seq: adopted.reply_seq,
+                ..Claim::new(holder)
+            })
+        });
         let entry = RunEntry {
             frame_bytes: adopted.frame_bytes,
             created: adopted.created,
+            claim,
             durable: Some(Box::new(durable)),
             ..self.run_entry(now, run, Arc::new(request), adopted.placing)
         };
         self.insert_durable(id, entry);
         if adopted.running {
-            self.await_worker(now, id, was_adrift);
+            self.await_restored(now, id, was_adrift);
             if let Some(began) = adopted.began {
                 self.time_attempt(id, began);
             }
@@ -389,7 +395,7 @@ impl Core {
     }
 
     /// An attempt under way is taken in: its worker has a while to come back.
-    fn await_worker(&mut self, now: Instant, id: RunId, was_adrift: bool) {
+    fn await_restored(&mut self, now: Instant, id: RunId, was_adrift: bool) {
         let (spread, message) = match was_adrift {
             // Few of them are taken in at once.
             true => (
@@ -404,15 +410,9 @@ impl Core {
                 )
             }
         };
-        let away = Away {
-            until: now + self.limits.reattach_window + spread,
-            cause: Cause::Restarted,
-            failure: Failure::new(Code::WorkerLost, message),
-        };
-        self.timers.set(away.until, Timer::Reattach(id));
-        if let Some(durable) = self.durable_mut(id) {
-            durable.away = Some(away);
-        }
+        let until = now + self.limits.reattach_window + spread;
+        let failure = Failure::new(Code::WorkerLost, message);
+        self.await_worker(id, until, Cause::Restarted, failure);
     }
 }
 

@@ -14,6 +14,7 @@ mod durable_replied;
 mod frames;
 mod hang_ups;
 mod histories;
+mod interactive_lost;
 mod leaving;
 mod lines;
 mod order;
@@ -36,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
-use super::{Action, Chance, Core, Event, Frame, Limits, Note, Offer, Reply};
+use super::{Action, Chance, Core, Event, Frame, Limits, Note, Offer, Reply, Resumed};
 use crate::envelope::{Answer, Code, Failure, Payload};
 use crate::ids::{AgentKey, Attempt, Delivery, Lease, RunId, SchemaId, SlotId, WorkerId};
 use crate::retry::{Policy, Waits};
@@ -301,4 +302,15 @@ fn lease_in(actions: &[Action]) -> Lease {
     };
     let found = actions.iter().find_map(lease);
     found.expect("a request must have been sent")
+}
+
+/// What the worker is told that resumes.
+fn resumed(actions: &[Action]) -> Option<Resumed> {
+    actions.iter().find_map(|action| {
+        if let Action::Welcome { resumed, .. } = action {
+            *resumed
+        } else {
+            None
+        }
+    })
 }

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::dispatch::{Back, Event, Placing, Said, Start};
+use crate::dispatch::{Back, Event, LastAttempt, Placing, Said, Start};
 use crate::envelope::{Code, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, WorkerId};
 use crate::run::Terms;
 use crate::slot::{End, Refusal};
-use crate::store::{Entry, Holder, Record, State, StoreError};
+use crate::store::{Entry, Holder, Record, StoreError};
 
 use super::Engine;
 use super::storing::{Storage, unavailable};
@@ -143,17 +143,18 @@ impl Engine {
     /// What a worker gets that wants to go on with lost work.
     pub async fn resumes(&self, worker: WorkerId, delivery: Delivery, lease: Lease) -> Resumes {
         let not_yours = Resumes::Ends(End::Refused(Refusal::NotYours));
-        let Some(storage) = &self.0.storage else {
-            return not_yours;
-        };
         let run = delivery.run;
-        let (is_here, is_adrift) = self.stands(run);
-        if is_adrift {
-            return Resumes::Ends(End::StoreFailed);
-        }
+        // Core knows what is here, and that a step of it was not written.
+        let is_here = {
+            let core = &self.lock().core;
+            core.is_known(run) || core.is_adrift(run)
+        };
         if is_here {
             return Resumes::With(Some(Back::Resume(delivery, lease)));
         }
+        let Some(storage) = &self.0.storage else {
+            return not_yours;
+        };
         let read = self.reading(storage, move |_, storage| storage.store().get(run));
         let record = match read.await {
             Ok(Some(record)) => record,
@@ -165,22 +166,15 @@ impl Engine {
             self.take_in(storage, run, false).await;
             return Resumes::With(Some(Back::Resume(delivery, lease)));
         }
-        if delivery.attempt < record.attempt {
-            return Resumes::Ends(End::Superseded(delivery));
-        }
-        let holds = record.holder == Some(Holder { worker, lease });
-        if delivery.attempt > record.attempt || !holds {
-            return not_yours;
-        }
-        match record.state {
-            _ if record.reply_seq > 0 => {
-                Resumes::With(Some(Back::Replied(delivery, record.reply_seq)))
-            }
-            State::TimedOut => Resumes::Ends(End::DeadlineExceeded(delivery)),
-            State::Cancelled => Resumes::Ends(End::Cancelled(delivery)),
-            State::Queued | State::Running | State::Succeeded | State::Failed => {
-                Resumes::Ends(End::Superseded(delivery))
-            }
+        let last = LastAttempt {
+            attempt: record.attempt,
+            holder: record.holder,
+            reply_seq: record.reply_seq,
+            state: record.state,
+        };
+        match last.comes_back(delivery, Holder { worker, lease }) {
+            Ok(back) => Resumes::With(Some(back)),
+            Err(end) => Resumes::Ends(end),
         }
     }
 

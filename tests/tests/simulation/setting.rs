@@ -98,6 +98,7 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
             bytes: 0,
         },
         reattach_window: Duration::ZERO,
+        interactive_reattach_window: Duration::ZERO,
         journal: journal::Limits {
             entries: random.pick(&[1, 3, 100]),
             bytes: random.pick(&[100, 10_000]),

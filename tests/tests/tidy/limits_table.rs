@@ -29,6 +29,7 @@ fn table() -> HashMap<String, String> {
 fn time(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {
+        _ if duration.is_zero() => "0".to_owned(),
         0 => format!("{} ms", duration.as_millis()),
         _ if seconds.is_multiple_of(3600) => format!("{} h", seconds / 3600),
         _ if seconds.is_multiple_of(60) && seconds > 60 => format!("{} min", seconds / 60),
@@ -148,6 +149,10 @@ fn expected(limits: &Limits) -> Vec<(&'static str, String)> {
         (
             "journal of a durable run",
             size(limits.durable_journal_bytes.as_u64()),
+        ),
+        (
+            "reattach_window, interactive",
+            time(limits.interactive_reattach_window),
         ),
         ("reattach_window, durable", time(limits.reattach_window)),
         ("retention of durable runs", days(limits.retention)),

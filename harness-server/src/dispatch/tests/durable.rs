@@ -263,7 +263,7 @@ impl World {
             holder: running,
             head: 2,
             bytes: 0,
-            worker_seq: 4,
+            worker_seq: if running.is_some() { 4 } else { 0 },
             reply_seq: 0,
             replayed: None,
         }

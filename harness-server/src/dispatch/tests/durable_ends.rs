@@ -106,15 +106,8 @@ fn an_attempt_that_is_taken_in_ends_when_its_timeout_is_over() {
         attempt: Attempt(1),
     };
     let (slot, actions) = world.resume(offer("echo", 1), delivery, holder.lease);
-    let resumed = actions.iter().find_map(|action| {
-        if let Action::Welcome { resumed, .. } = action {
-            *resumed
-        } else {
-            None
-        }
-    });
     let ends_at = began + 5 * SECOND;
-    assert_eq!(resumed.and_then(|it| it.deadline), Some(ends_at));
+    assert_eq!(resumed(&actions).and_then(|it| it.deadline), Some(ends_at));
     world.frame(slot, Frame::Heartbeat(Some(delivery)));
     assert!(writes(&world.pass(Duration::from_millis(2900))).is_empty());
     let actions = world.pass(Duration::from_millis(200));

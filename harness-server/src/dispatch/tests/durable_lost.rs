@@ -3,6 +3,7 @@
 use super::durable::*;
 use super::samples::{ask, minimal, offer};
 use super::*;
+use crate::dispatch::claim::Away;
 use crate::dispatch::{Change, Stored};
 use crate::run::Counts;
 use crate::store::Holder;
@@ -24,14 +25,7 @@ fn a_worker_whose_call_broke_goes_on_with_its_attempt() {
         assert_eq!(ends(&actions)[0].1, refused, "another {why}");
     }
     let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
-    let resumed = actions.iter().find_map(|action| {
-        if let Action::Welcome { resumed, .. } = action {
-            *resumed
-        } else {
-            None
-        }
-    });
-    assert_eq!(resumed.map(|it| it.last_seq), Some(1));
+    assert_eq!(resumed(&actions).map(|it| it.last_seq), Some(1));
     assert_eq!(world.held(again), Some(delivery));
     // Its numbers go on.
     world.append(again, 2, EntryKind::Plain, 10);
@@ -168,23 +162,13 @@ fn a_worker_that_stays_away_is_told_of_with_what_parted_it_from_its_run() {
     world.unwritten(adrift);
     let (restarted, _) = world.adopt(holder);
     world.adopt_again(adrift, holder);
-    let window = |run| {
-        let durable = world.core.runs[&run].durable.as_ref().expect("durable");
-        let away = durable.away.as_ref().expect("its worker is away");
-        away.until - world.now
-    };
+    let window = |run| world.away(run).until - world.now;
     // Those of a restart are not all delivered again at once.
     assert_eq!(window(adrift), world.core.limits.reattach_window);
     assert!(window(restarted) > window(adrift));
     for (run, why) in [(adrift, "the store failed"), (restarted, "started anew")] {
-        let entry = &world.core.runs[&run];
-        let durable = entry.durable.as_ref().expect("a durable run");
-        let away = durable.away.as_ref().expect("its worker is away");
-        assert!(
-            away.failure.message.contains(why),
-            "{}",
-            away.failure.message
-        );
+        let message = &world.away(run).failure.message;
+        assert!(message.contains(why), "{message}");
         world.end(run);
     }
 }
@@ -224,6 +208,11 @@ fn durable_runs_have_a_limit_of_their_own() {
 }
 
 impl World {
+    fn away(&self, run: RunId) -> &Away {
+        let claim = self.core.runs[&run].claim.as_ref().expect("a claim");
+        claim.away.as_ref().expect("its worker is away")
+    }
+
     fn start_waiting(&mut self) -> (RunId, Vec<Action>) {
         self.start_as(ask("echo").wait_for_agent(), start_of())
     }

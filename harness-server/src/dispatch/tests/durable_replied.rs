@@ -22,16 +22,6 @@ fn reply_seqs(actions: &[Action]) -> Vec<u64> {
     actions.iter().filter_map(seq).collect()
 }
 
-fn resumed(actions: &[Action]) -> Option<Resumed> {
-    actions.iter().find_map(|action| {
-        if let Action::Welcome { resumed, .. } = action {
-            *resumed
-        } else {
-            None
-        }
-    })
-}
-
 /// What the welcome of a resume says whose reply, of this number, was taken.
 fn acknowledged(delivery: Delivery, last_seq: u64) -> Resumed {
     Resumed {

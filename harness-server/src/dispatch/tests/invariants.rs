@@ -13,6 +13,7 @@ use crate::{run, slot};
 /// Panics with the invariant that does not hold.
 pub(super) fn check(core: &Core, now: Instant) {
     check_runs(core);
+    check_claims(core);
     check_slots(core);
     check_agents(core);
     check_workers(core);
@@ -70,7 +71,10 @@ fn check_runs(core: &Core) {
                 assert!(!in_queue && !entry.waiting, "run {id} runs and waits");
                 assert!(!entry.is_backing_off(), "run {id} runs and backs off");
             }
-            run::State::Away => panic!("run {id} is interactive and waits for its worker"),
+            run::State::Away => {
+                assert!(!in_queue && !entry.waiting, "run {id} is away and waits");
+                assert!(!core.leaving, "run {id} is away from a harness that leaves");
+            }
             run::State::Ended => panic!("run {id} has ended and is still here"),
         }
         if entry.waiting {
@@ -97,6 +101,23 @@ fn check_runs(core: &Core) {
     assert_eq!(in_queues, queued, "a queue holds a run that does not wait");
 }
 
+/// A worker is waited for if its run is away, and only one that may come back.
+fn check_claims(core: &Core) {
+    let waits = !core.limits.interactive_reattach_window.is_zero();
+    for (id, entry) in &core.runs {
+        let claim = entry.claim.as_ref();
+        let awaited = claim.is_some_and(|claim| claim.away.is_some());
+        let is_away = matches!(entry.run.state(), run::State::Away);
+        assert_eq!(awaited, is_away, "run {id}: {claim:?}");
+        if let run::State::Running(slot) = entry.run.state()
+            && entry.durable.is_none()
+        {
+            let comes_back = waits && core.slots[slot].slot.level() == slot::Level::Full;
+            assert_eq!(claim.is_some(), comes_back, "run {id} is someone's");
+        }
+    }
+}
+
 /// A durable run stands in one place, and says the same of it everywhere.
 fn check_durable(core: &Core, id: RunId) {
     let entry = &core.runs[&id];
@@ -121,8 +142,6 @@ fn check_durable(core: &Core, id: RunId) {
             assert!(matches!(entry.run.state(), run::State::Running(held) if held == slot));
         }
         Phase::Working => {
-            let away = matches!(entry.run.state(), run::State::Away);
-            assert_eq!(away, durable.away.is_some(), "run {id}: {durable:?}");
             if let run::State::Running(slot) = entry.run.state() {
                 let held = core.slots.get(slot).and_then(|held| held.slot.delivery());
                 assert_eq!(
@@ -139,7 +158,8 @@ fn check_durable(core: &Core, id: RunId) {
         entry.request.payload.data.is_empty(),
         durable.request == Held::OnDisk
     );
-    assert!(durable.written <= durable.taken, "run {id}: {durable:?}");
+    let taken = entry.claim.as_ref().map_or(0, |claim| claim.taken);
+    assert!(durable.written <= taken, "run {id}: {durable:?}");
 }
 
 fn check_slots(core: &Core) {
@@ -188,6 +208,11 @@ fn check_agents(core: &Core) {
         assert_eq!(agent.classes, classes, "classes of {key}");
         let listed: BTreeSet<(u64, SlotId)> = agent.ready.clone().into_iter().collect();
         assert_eq!(listed, ready, "free slots of {key}");
+        let away = core.runs.values().filter(|run| {
+            let is_away = matches!(run.run.state(), run::State::Away);
+            is_away && run.durable.is_none() && run.request.agent == *key
+        });
+        assert_eq!(agent.away, away.count(), "runs of {key} that are away");
         let goes = agent.offered && classes.is_empty();
         assert_eq!(agent.kept_until.is_some(), goes, "how long {key} is kept");
         assert!(
@@ -222,7 +247,7 @@ fn check_timers(core: &Core) {
         let ends = durable.is_some_and(|durable| matches!(durable.phase, Phase::Ending));
         timers.extend((!ends).then(|| (entry.run.deadline(), Timer::Run(*id))));
         timers.extend(entry.timer.clone());
-        let away = durable.and_then(|durable| durable.away.as_ref());
+        let away = entry.claim.as_ref().and_then(|claim| claim.away.as_ref());
         timers.extend(away.map(|away| (away.until, Timer::Reattach(*id))));
     }
     for (id, entry) in &core.slots {

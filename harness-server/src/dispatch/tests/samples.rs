@@ -43,6 +43,7 @@ pub(super) fn limits() -> Limits {
             bytes: 1_000,
         },
         reattach_window: 10 * SECOND,
+        interactive_reattach_window: Duration::ZERO,
         ended_kept: MINUTE,
         ended_runs: 50,
         ended_bytes: 1_000,

@@ -8,8 +8,9 @@ use proptest::prelude::*;
 
 use super::{
     Action, Ask, Code, Delivery, EntryKind, Event, Failure, Frame, Lease, Level, Offer, Payload,
-    Reply, RunId, SchemaId, SlotId, WorkerId, World, ask, offer,
+    Reply, RunId, SchemaId, SlotId, World, ask, offer, resumed,
 };
+use crate::run;
 
 mod steps;
 
@@ -20,10 +21,11 @@ const AGENTS: [&str; 3] = ["echo", "upper", "lower"];
 /// What an observer of the wire and of the callers knows.
 struct Walk {
     world: World,
+    window: Duration,
     deadlines: HashMap<RunId, Instant>,
     attempts: HashMap<RunId, u32>,
     judging: Vec<(RunId, SchemaId)>,
-    leases: Vec<(WorkerId, Delivery, Lease)>,
+    leases: Vec<(Offer, Delivery, Lease)>,
     /// Open calls, and the request each holds.
     calls: HashMap<SlotId, (Offer, Option<Delivery>)>,
     /// Calls that take no request any more.
@@ -31,9 +33,11 @@ struct Walk {
 }
 
 impl Walk {
-    fn new() -> Self {
+    fn new(window: Duration) -> Self {
         Self {
+            window,
             world: World::with(|limits| {
+                limits.interactive_reattach_window = window;
                 limits.queue_runs = 4;
                 limits.worker_slots = 3;
                 limits.agents = 2;
@@ -98,6 +102,7 @@ impl Walk {
                 }
             }
             Step::Release(n, right) => self.release(n, right),
+            Step::Resume(n, right) => self.resume(n, right),
             Step::Pass(millis) => self.pass(Duration::from_millis(millis.into())),
             Step::Leave(at_once) => self.apply(if at_once {
                 Event::ServerLeft
@@ -131,13 +136,38 @@ impl Walk {
         let Some(at) = pick(n, self.leases.len()) else {
             return;
         };
-        let (worker, delivery, lease) = self.leases[at];
+        let (offer, delivery, lease) = &self.leases[at];
+        let (worker, delivery, lease) = (offer.worker, *delivery, *lease);
         let lease = if right { lease } else { Lease([0; 16]) };
         self.apply(Event::Released {
             worker,
             delivery,
             lease,
         });
+    }
+
+    fn resume(&mut self, n: u8, right: bool) {
+        let Some(at) = pick(n, self.leases.len()) else {
+            return;
+        };
+        let (offer, delivery, lease) = self.leases[at].clone();
+        let lease = if right { lease } else { Lease([0; 16]) };
+        let run = self.world.core.runs.get(&delivery.run);
+        let works = run.is_some_and(|run| {
+            let state = matches!(run.run.state(), run::State::Running(_) | run::State::Away);
+            state && run.run.delivery() == delivery
+        });
+        let goes_on = right && works && offer.level == Level::Full && !self.window.is_zero();
+        let slot = SlotId(self.world.next_slot + 1);
+        let held = goes_on.then_some(delivery);
+        self.calls.insert(slot, (offer.clone(), held));
+        let (_, actions) = self.world.resume(offer, delivery, lease);
+        let is_refused = actions
+            .iter()
+            .any(|action| matches!(action, Action::End { slot: ended, .. } if *ended == slot));
+        let goes = resumed(&actions).is_some_and(|it| it.deadline.is_some());
+        assert_eq!(goes, goes_on && !is_refused, "what was said of {delivery}");
+        self.observe(actions);
     }
 
     fn attach(&mut self, worker: u8, full: bool, schema: u8, small: bool) {
@@ -259,7 +289,7 @@ impl Walk {
                     let attempt = self.attempts.entry(delivery.run).or_default();
                     *attempt += 1;
                     assert_eq!(delivery.attempt.0, *attempt);
-                    self.leases.push((offer.worker, delivery, lease));
+                    self.leases.push((offer.clone(), delivery, lease));
                 }
                 Action::End { slot, .. } => {
                     assert!(self.calls.remove(&slot).is_some(), "a call ends once");
@@ -293,8 +323,11 @@ proptest! {
     })]
 
     #[test]
-    fn whatever_happens_every_run_is_answered_once_and_in_time(steps in steps()) {
-        let mut walk = Walk::new();
+    fn whatever_happens_every_run_is_answered_once_and_in_time(
+        steps in steps(),
+        window in prop_oneof![Just(0), 1..20_u64],
+    ) {
+        let mut walk = Walk::new(Duration::from_secs(window));
         for step in steps {
             walk.take(step);
         }

@@ -114,6 +114,7 @@ fn limits(random: &mut Random) -> Limits {
             bytes: random.pick(&[300, 100_000, 100_000]),
         },
         reattach_window: random.pick(&[Duration::ZERO, SECOND, 10 * SECOND, 10 * SECOND]),
+        interactive_reattach_window: Duration::ZERO,
         journal: journal::Limits {
             entries: 100,
             bytes: 10_000,

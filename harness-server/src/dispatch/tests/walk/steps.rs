@@ -28,6 +28,7 @@ pub(super) enum Step {
     Lose(u8),
     Cancel(u8),
     Release(u8, bool),
+    Resume(u8, bool),
     Pass(u16),
     Leave(bool),
 }
@@ -75,6 +76,8 @@ fn step() -> impl Strategy<Value = Step> {
         2 => any::<u8>().prop_map(Step::Lose),
         3 => any::<u8>().prop_map(Step::Cancel),
         2 => (any::<u8>(), any::<bool>()).prop_map(|(n, right)| Step::Release(n, right)),
+        4 => (any::<u8>(), prop::bool::weighted(0.8))
+            .prop_map(|(n, right)| Step::Resume(n, right)),
         6 => (0..9000_u16).prop_map(Step::Pass),
     ]
 }
