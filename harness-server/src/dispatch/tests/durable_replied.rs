@@ -3,7 +3,7 @@
 use super::durable::*;
 use super::samples::{ask, minimal, offer};
 use super::*;
-use crate::dispatch::{Change, Resumed, Write};
+use crate::dispatch::{Change, Write};
 use crate::store::Holder;
 
 /// The numbers of the replies that steps write.
@@ -20,15 +20,6 @@ fn reply_seqs(actions: &[Action]) -> Vec<u64> {
         }
     };
     actions.iter().filter_map(seq).collect()
-}
-
-/// What the welcome of a resume says whose reply, of this number, was taken.
-fn acknowledged(delivery: Delivery, last_seq: u64) -> Resumed {
-    Resumed {
-        delivery,
-        last_seq,
-        deadline: None,
-    }
 }
 
 fn retryable() -> Reply {
@@ -73,7 +64,7 @@ fn a_reply_that_failed_its_attempt_is_acknowledged_to_whoever_resumes_it() {
         assert_eq!(ends(&actions)[0].1, End::Superseded(delivery));
     }
     let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
-    let known = acknowledged(delivery, 2);
+    let known = replied(delivery, 2);
     assert_eq!(resumed(&actions), Some(known));
     assert_eq!(world.held(again), None, "its slot is free");
 
@@ -140,7 +131,7 @@ fn a_harness_that_was_started_anew_knows_the_reply_that_failed_an_attempt() {
         attempt: Attempt(1),
     };
     let (slot, actions) = world.resume(offer("echo", 1), delivery, holder.lease);
-    assert_eq!(resumed(&actions), Some(acknowledged(delivery, 7)));
+    assert_eq!(resumed(&actions), Some(replied(delivery, 7)));
     assert_eq!(world.held(slot), None, "its slot is free");
     world.end(run);
 }

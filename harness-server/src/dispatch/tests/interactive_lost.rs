@@ -37,13 +37,7 @@ fn missed(world: &mut World, delivery: Delivery, lease: Lease) -> End {
 /// That a resume of the first worker is told of its reply, and that its slot is free.
 fn is_told_of_its_reply(world: &mut World, (delivery, lease): (Delivery, Lease), last_seq: u64) {
     let (slot, actions) = world.resume(offer("echo", 1), delivery, lease);
-    let deadline = None;
-    let replied = Resumed {
-        delivery,
-        last_seq,
-        deadline,
-    };
-    assert_eq!(resumed(&actions), Some(replied));
+    assert_eq!(resumed(&actions), Some(replied(delivery, last_seq)));
     assert_eq!(world.held(slot), None);
     world.lose(slot);
 }
