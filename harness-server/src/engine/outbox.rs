@@ -366,4 +366,4 @@ impl Waiting {
 
 #[cfg(test)]
 #[path = "outbox_tests.rs"]
-mod tests;
+pub(super) mod tests;

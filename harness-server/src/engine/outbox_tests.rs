@@ -16,7 +16,8 @@ fn next(outbox: &Outbox) -> Poll<Option<Result<Outgoing, End>>> {
     outbox.poll_next(&Context::from_waker(Waker::noop()))
 }
 
-fn put_request(outbox: &Outbox) -> (Undelivered, Option<Undelivered>) {
+/// Puts a request there; gives it, and whether it came back as one that is too late.
+pub(crate) fn put_request(outbox: &Outbox) -> (Undelivered, Option<Undelivered>) {
     let to = Undelivered {
         worker: WorkerId(Uuid::from_u128(1)),
         delivery: Delivery {
