@@ -47,6 +47,7 @@ mod deadlines;
 mod ends;
 mod half_open;
 mod hang_ups;
+mod interactive_resume;
 mod late;
 mod leaving;
 mod output;
