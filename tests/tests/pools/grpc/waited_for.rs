@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use tonic::Code;
 
 use super::faults::signal;
-use super::{Make, answers, makes, pid, reply};
+use super::serving::ONCE;
+use super::{Make, answers, makes, reply};
 use crate::{assert_nothing_counted, pids, start, wait_until_gone};
 
 /// Longer than any test waits: nothing is decided by its end.
@@ -24,13 +25,27 @@ fn waiting(pool: &str) -> Harness {
     start(&format!("{LIMITS}{pool}"), &["puppet"])
 }
 
-/// Suspends the only process of the pool, until its calls are lost.
+/// Suspends the only process in work, until its calls are lost.
 #[track_caller]
-fn suspend(harness: &Harness, pid: u64) {
+fn suspend(harness: &Harness) -> u64 {
+    let pid = busy(harness);
     signal(pid, Signal::SIGSTOP);
     eventually("its calls are lost", BOUND, || {
-        (harness.workers("puppet") == json!([])).then_some(())
+        let workers = harness.workers("puppet");
+        let mut workers = workers.as_array()?.iter();
+        workers.all(|worker| worker["pid"] != pid).then_some(())
     });
+    pid
+}
+
+/// The only process in work.
+#[track_caller]
+fn busy(harness: &Harness) -> u64 {
+    harness.wait_for_busy("puppet", 1);
+    let workers = harness.workers("puppet");
+    let mut workers = workers.as_array().expect("workers").iter();
+    let busy = workers.find(|worker| worker["slots"][0]["state"] == "BUSY");
+    busy.expect("the busy one")["pid"].as_u64().expect("a pid")
 }
 
 #[test]
@@ -41,8 +56,7 @@ fn an_ask_whose_process_is_killed_is_lost_as_soon_as_the_death_is_known() {
         // Its call breaks before the death is known, or after.
         for _ in 0..4 {
             let asking = asker.start(&json!({"do": "hang"}), BOUND);
-            harness.wait_for_busy("puppet", 1);
-            signal(pid(&harness), Signal::SIGKILL);
+            signal(busy(&harness), Signal::SIGKILL);
             let killed = Instant::now();
             let lost = asking.answer();
             assert!(killed.elapsed() < AT_ONCE, "{:?}", killed.elapsed());
@@ -61,12 +75,7 @@ fn an_ask_that_may_be_tried_again_goes_on_in_another_process_as_soon_as_its_own_
         let harness = waiting(&make.pool("size = 2"));
         let asker = Asker::new(&harness, "puppet").retrying(2, Duration::from_millis(10));
         let asking = asker.start(&json!({"do": "wait", "ms": 1000}), BOUND);
-        harness.wait_for_busy("puppet", 1);
-        let workers = harness.workers("puppet");
-        let mut workers = workers.as_array().expect("workers").iter();
-        let busy = workers.find(|worker| worker["slots"][0]["state"] == "BUSY");
-        let busy = busy.expect("the busy one")["pid"].as_u64();
-        signal(busy.expect("a pid"), Signal::SIGKILL);
+        signal(busy(&harness), Signal::SIGKILL);
         let killed = Instant::now();
         let answer = asking.answer().result.expect("a reply");
         assert_eq!(answer.attempt, 2, "{make:?}");
@@ -80,9 +89,7 @@ fn an_ask_is_waited_for_no_longer_when_the_process_behind_its_lost_call_dies() {
     let harness = waiting(&Make::Rust.pool(""));
     let asker = Asker::new(&harness, "puppet");
     let asking = asker.start(&json!({"do": "hang"}), BOUND);
-    harness.wait_for_busy("puppet", 1);
-    let pid = pid(&harness);
-    suspend(&harness, pid);
+    let pid = suspend(&harness);
     signal(pid, Signal::SIGKILL);
     let killed = Instant::now();
     let lost = asking.answer();
@@ -100,9 +107,7 @@ fn an_ask_goes_on_in_its_process_when_that_was_suspended_past_its_heartbeats() {
     let gates = TempDir::new().expect("a folder");
     let order = json!({"do": "stages", "folder": gates.path(), "count": 1});
     let asking = asker.start(&order, BOUND);
-    harness.wait_for_busy("puppet", 1);
-    let pid = pid(&harness);
-    suspend(&harness, pid);
+    let pid = suspend(&harness);
     signal(pid, Signal::SIGCONT);
     harness.wait_for_busy("puppet", 1);
     std::fs::write(gates.path().join("1"), "").expect("written");
@@ -113,10 +118,40 @@ fn an_ask_goes_on_in_its_process_when_that_was_suspended_past_its_heartbeats() {
 }
 
 #[test]
+fn an_ask_goes_on_in_its_process_when_the_harness_was_suspended_past_its_heartbeats() {
+    let settings = "stop = { cancel_grace = \"100ms\", term_grace = \"100ms\" }";
+    let mut harness = waiting(&Make::Rust.pool(settings));
+    let gates = TempDir::new().expect("a folder");
+    let order = json!({"do": "stages", "folder": gates.path(), "count": 1});
+    let harness_pid = harness.process().pid();
+    for _ in 0..3 {
+        let asker = Asker::new(&harness, "puppet");
+        let asking = asker.start(&order, BOUND);
+        let pid = busy(&harness);
+        signal(harness_pid.into(), Signal::SIGSTOP);
+        let stopped = Instant::now();
+        eventually("the process gives its call up", BOUND, || {
+            (stopped.elapsed() > Duration::from_millis(1_000)).then_some(())
+        });
+        signal(harness_pid.into(), Signal::SIGCONT);
+        harness.wait_for_busy("puppet", 1);
+        let resumed = Instant::now();
+        eventually("it would have been killed by now", BOUND, || {
+            (resumed.elapsed() > Duration::from_millis(500)).then_some(())
+        });
+        std::fs::write(gates.path().join("1"), "").expect("written");
+        assert_eq!(asking.answer().json(), 1);
+        std::fs::remove_file(gates.path().join("1")).expect("there");
+        let view = harness.wait_for_full("puppet");
+        assert_eq!(pids(&view), [pid], "{view}");
+        assert_nothing_counted(&view);
+    }
+}
+
+#[test]
 fn a_process_for_one_request_answers_it_and_ends_though_asks_are_waited_for() {
-    let once = "mode = \"per-request\"\nsize = 2\nstop = { cancel_grace = \"5s\" }";
     for make in makes() {
-        let harness = waiting(&make.pool(once));
+        let harness = waiting(&make.pool(ONCE));
         let mut seen = Vec::new();
         for _ in 0..4 {
             let pid = reply(&harness, &json!({"do": "pid"}));
@@ -130,4 +165,20 @@ fn a_process_for_one_request_answers_it_and_ends_though_asks_are_waited_for() {
         assert_nothing_counted(&view);
         assert_eq!(view["last_exit"], "exit code 0", "{make:?}");
     }
+}
+
+#[test]
+fn a_process_for_one_request_may_not_come_back_to_it_and_its_ask_does_not_wait() {
+    let harness = waiting(&Make::Rust.pool(ONCE));
+    let asker = Asker::new(&harness, "puppet");
+    let asking = asker.start(&json!({"do": "hang"}), BOUND);
+    let pid = suspend(&harness);
+    signal(pid, Signal::SIGCONT);
+    let goes_on = Instant::now();
+    let lost = asking.answer();
+    let _ = lost.error(Code::Aborted, ErrorCode::WorkerLost);
+    assert!(goes_on.elapsed() < 2 * AT_ONCE, "{:?}", goes_on.elapsed());
+    wait_until_gone(pid);
+    harness.wait_for_full("puppet");
+    assert_eq!(reply(&harness, &answers("and on")), "and on");
 }
