@@ -48,10 +48,12 @@ impl Work {
         }
     }
 
-    /// The work of a lost call, which its worker has shown to have.
-    pub(super) fn resumed(delivery: Delivery, last_seq: u64) -> Self {
+    /// The work of a lost call, which its worker has shown to have. What was taken of it and is not
+    /// acknowledged stays in its window; how much that is, is not known any more.
+    pub(super) fn resumed(delivery: Delivery, last_seq: u64, acknowledged: u64) -> Self {
         Self {
             last_seq,
+            unacked: (acknowledged..last_seq).map(|_| 0).collect(),
             ..Self::new(delivery, Acceptance::Given)
         }
     }
