@@ -184,8 +184,9 @@ impl Session {
                 .map_err(|error| invalid(format!("agent.reply_schema: {error}")))?,
         };
         let worker = offer.worker;
+        let who = (worker, offer.level);
         let back = match resumed {
-            Some((delivery, lease)) => match self.engine.resumes(worker, delivery, lease).await {
+            Some((delivery, lease)) => match self.engine.resumes(who, delivery, lease).await {
                 Resumes::With(back) => {
                     if let (Some(attended), Some(_)) = (&mut attended, &back) {
                         attended.resumes(delivery);

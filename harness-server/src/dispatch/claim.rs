@@ -85,15 +85,22 @@ pub struct LastAttempt {
 }
 
 impl LastAttempt {
-    /// What a worker comes back to that wants to go on with a delivery of the run.
+    /// What a worker comes back to that wants to go on with a delivery of the run; at the minimal
+    /// level to nothing.
     ///
     /// # Errors
     /// How its call ends.
-    pub fn comes_back(&self, delivery: Delivery, holder: Holder) -> Result<Back, End> {
+    pub fn comes_back(
+        &self,
+        delivery: Delivery,
+        holder: Holder,
+        level: Level,
+    ) -> Result<Back, End> {
         if delivery.attempt < self.attempt {
             return Err(End::Superseded(delivery));
         }
-        if delivery.attempt > self.attempt || self.holder != Some(holder) {
+        let holds = self.holder == Some(holder) && level == Level::Full;
+        if delivery.attempt > self.attempt || !holds {
             return Err(End::Refused(Refusal::NotYours));
         }
         match self.state {

@@ -185,7 +185,7 @@ impl Core {
             let past = self.history.get(delivery.run);
             let past = past.filter(|past| past.view.agent == offer.agent);
             return past.map_or(not_yours, |past| {
-                LastAttempt::of(past).comes_back(delivery, holder)
+                LastAttempt::of(past).comes_back(delivery, holder, offer.level)
             });
         };
         if entry.request.agent != offer.agent || delivery.attempt > entry.run.attempt() {

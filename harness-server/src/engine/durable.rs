@@ -9,7 +9,7 @@ use crate::dispatch::{Back, Event, LastAttempt, Placing, Said, Start};
 use crate::envelope::{Code, Failure, Request};
 use crate::ids::{Delivery, Lease, RunId, WorkerId};
 use crate::run::Terms;
-use crate::slot::{End, Refusal};
+use crate::slot::{End, Level, Refusal};
 use crate::store::{Entry, Holder, Record, StoreError};
 
 use super::Engine;
@@ -141,7 +141,12 @@ impl Engine {
     }
 
     /// What a worker gets that wants to go on with lost work.
-    pub async fn resumes(&self, worker: WorkerId, delivery: Delivery, lease: Lease) -> Resumes {
+    pub async fn resumes(
+        &self,
+        (worker, level): (WorkerId, Level),
+        delivery: Delivery,
+        lease: Lease,
+    ) -> Resumes {
         let not_yours = Resumes::Ends(End::Refused(Refusal::NotYours));
         let run = delivery.run;
         // Core knows what is here, and that a step of it was not written.
@@ -172,7 +177,7 @@ impl Engine {
             reply_seq: record.reply_seq,
             state: record.state,
         };
-        match last.comes_back(delivery, Holder { worker, lease }) {
+        match last.comes_back(delivery, Holder { worker, lease }, level) {
             Ok(back) => Resumes::With(Some(back)),
             Err(end) => Resumes::Ends(end),
         }

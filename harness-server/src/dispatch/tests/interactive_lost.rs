@@ -115,6 +115,26 @@ fn without_a_window_and_at_the_minimal_level_a_lost_call_fails_its_ask_at_once()
 }
 
 #[test]
+fn a_worker_that_comes_back_at_the_minimal_level_resumes_nothing() {
+    let mut world = windowed();
+    let (slot, works, its_lease) = working(&mut world, ask("echo"));
+    let (gone, gone_lease) = away(&mut world, ask("echo"));
+    let (other, replied, reply_lease) = working(&mut world, ask("echo"));
+    world.reply(other);
+    world.cancel(gone.run);
+    for (delivery, lease) in [
+        (works, its_lease),
+        (gone, gone_lease),
+        (replied, reply_lease),
+    ] {
+        let (_, actions) = world.resume(minimal("echo", 1), delivery, lease);
+        assert_eq!(ends(&actions)[0].1, End::Refused(Refusal::NotYours));
+    }
+    assert_eq!(world.held(slot), Some(works), "nobody has taken it");
+    is_told_of_its_reply(&mut world, (replied, reply_lease), 1);
+}
+
+#[test]
 fn a_worker_that_stays_away_fails_its_ask_or_has_it_tried_again() {
     let mut world = windowed();
     let (first, _) = away(&mut world, ask("echo"));
