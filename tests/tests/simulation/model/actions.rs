@@ -1,9 +1,9 @@
 //! What Core does, held against what it must do.
 
-use harness_server::dispatch::{Action, Note};
+use harness_server::dispatch::{Action, Note, Resumed};
 use harness_server::envelope::Code;
 use harness_server::ids::{Delivery, Lease, SchemaId};
-use harness_server::slot::End;
+use harness_server::slot::{End, Refusal};
 
 use super::{
     Expected, Fault, Judged, Model, State, Trigger, Unreleased, is_full, run_index, run_of,
@@ -14,7 +14,7 @@ impl Model {
     /// Takes one action, in the order Core gave them.
     pub(crate) fn action(&mut self, action: &Action) {
         match action {
-            Action::Welcome { slot, .. } => self.welcome(slot_index(*slot)),
+            Action::Welcome { slot, resumed } => self.welcome(slot_index(*slot), *resumed),
             Action::Deliver {
                 slot,
                 worker,
@@ -75,7 +75,7 @@ impl Model {
         }
     }
 
-    fn welcome(&mut self, id: usize) {
+    fn welcome(&mut self, id: usize, resumed: Option<Resumed>) {
         assert_eq!(
             self.trigger,
             Trigger::Opened(id),
@@ -91,6 +91,7 @@ impl Model {
             ),
             "slot {id} breaks a limit and is welcome"
         );
+        self.is_told(id, resumed);
         let slot = &mut self.slots[id];
         slot.open = true;
         let class = (slot.offer.request_schema, slot.offer.max_receive_bytes);
@@ -122,9 +123,13 @@ impl Model {
             let expected = self.expected_end.take().map(|(_, expected)| expected);
             let fits = match (&expected, end) {
                 (Some(Expected::Exactly(expected)), end) => expected == end,
-                (Some(Expected::Refused { .. }), End::Refused(_)) => true,
-                (_, _) => false,
+                (
+                    Some(Expected::Refused { .. }),
+                    End::Refused(Refusal::TooMany(_) | Refusal::Drained),
+                ) => true,
+                (_, _) => self.misses(end),
             };
+            self.expected_back = None;
             assert!(fits, "{end:?} where {expected:?} was due");
             return;
         }
@@ -142,13 +147,13 @@ impl Model {
         let run = run_of(held.delivery);
         match end {
             End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => {}
-            End::StoreFailed | End::Superseded(_) => panic!("no run is durable here: {end:?}"),
+            End::StoreFailed => panic!("no run is durable here: {end:?}"),
+            End::Superseded(_) => self.is_superseded(&held),
             End::Leaving => self.owe(run, Some(Code::ShuttingDown)),
             End::NotAccepted(_) => self.fail(run, Fault::uncounted(), Some(worker)),
             End::Closed if !held.accepted => self.fail(run, Fault::uncounted(), Some(worker)),
-            End::Closed | End::HeartbeatsMissed => {
-                self.fail(run, Fault::counted(Code::WorkerLost), None);
-            }
+            End::Closed => self.fail(run, Fault::counted(Code::WorkerLost), None),
+            End::HeartbeatsMissed => self.breaks_off(id, &held),
             End::WrongAttempt { .. } | End::Violation(_) | End::Broken(_) => {
                 self.fail(run, Fault::counted(Code::ProtocolViolation), None);
             }
@@ -194,7 +199,8 @@ impl Model {
                 Some((expected, Expected::Exactly(exactly))) => expected == id && exactly == *end,
                 Some((_, Expected::Refused { .. })) | None => false,
             },
-            End::StoreFailed | End::Superseded(_) | End::Refused(_) => false,
+            End::Superseded(delivery) => self.is_taken_over(held, *delivery),
+            End::StoreFailed | End::Refused(_) => false,
         };
         assert!(
             explained,
@@ -253,10 +259,11 @@ impl Model {
         let held = self.unreleased.iter().position(|held| {
             held.worker == worker && held.delivery == delivery && held.lease == lease
         });
-        self.expected_released = Some(held.is_some());
         if let Some(at) = held {
             self.forget(at);
         }
+        let proves = held.is_some() || self.gives_up_resuming(worker, delivery, lease);
+        self.expected_released = Some(proves);
     }
 
     fn note(&mut self, note: &Note) {
