@@ -49,9 +49,12 @@ impl Work {
     }
 
     /// The work of a lost call, which its worker has shown to have.
-    pub(super) fn resumed(delivery: Delivery, last_seq: u64) -> Self {
+    pub(super) fn resumed(delivery: Delivery, last_seq: u64, acknowledged: u64) -> Self {
+        // What it had not acknowledged stays in its window; how large that was is not known.
+        let unacked = last_seq.saturating_sub(acknowledged);
         Self {
             last_seq,
+            unacked: (0..unacked).map(|_| 0).collect(),
             ..Self::new(delivery, Acceptance::Given)
         }
     }

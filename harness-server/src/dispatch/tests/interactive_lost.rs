@@ -3,7 +3,7 @@
 use super::durable::acknowledged;
 use super::samples::{Ask, ask, minimal, offer};
 use super::*;
-use crate::slot::Refusal;
+use crate::slot::{Refusal, Violation};
 
 const WINDOW: Duration = Duration::from_secs(3);
 
@@ -267,6 +267,30 @@ fn what_a_slow_caller_has_not_read_is_not_acknowledged_by_a_resume() {
         "it was taken, and is not read yet"
     );
     assert_eq!(acknowledged(&world.apply(read(5))), Some(3));
+}
+
+#[test]
+fn what_is_not_acknowledged_stays_in_the_window_of_whoever_resumes() {
+    let mut world = windowed();
+    let mut streamed = ask("echo");
+    streamed.placing.paced = true;
+    let (slot, delivery, lease) = working(&mut world, streamed);
+    for seq in 1..=3 {
+        world.append(slot, seq, EntryKind::Plain, 10);
+    }
+    world.lose(slot);
+    let (slot, actions) = world.resume(offer("echo", 1), delivery, lease);
+    assert_eq!(resumed(&actions).map(|it| it.last_seq), Some(0));
+    let append = |seq| Frame::Append {
+        delivery,
+        seq,
+        kind: EntryKind::Plain,
+        entry: vec![0; 10].into(),
+        acknowledged: 0,
+    };
+    assert_eq!(ends(&world.frame(slot, append(4))), []);
+    let passed = End::Violation(Violation::WindowPassed);
+    assert_eq!(ends(&world.frame(slot, append(5))), [(slot, passed)]);
 }
 
 #[test]
