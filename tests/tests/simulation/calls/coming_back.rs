@@ -7,7 +7,8 @@ use harness_server::dispatch::{Event, Offer, Resumed};
 use harness_server::ids::{Delivery, Lease};
 use harness_server::slot::{EntryKind, Level};
 
-use super::{Side, Then, Work};
+use super::endings::{Break, Then};
+use super::{Side, Work};
 use crate::frames::{Says, Up};
 use crate::model::{Resume, Trigger, worker_id};
 use crate::setting::AGENTS;
@@ -23,7 +24,8 @@ pub(crate) enum Previous {
 }
 
 impl World {
-    fn has_window(&self) -> bool {
+    /// Whether calls may be lost and their runs go on.
+    pub(crate) fn has_window(&self) -> bool {
         !self.setting.limits.interactive_reattach_window.is_zero()
     }
 
@@ -166,10 +168,13 @@ impl World {
         work.acknowledged = resumed.last_seq;
         // Another call of the same worker may have sent more.
         work.seq = work.seq.max(resumed.last_seq);
-        work.appends = work.appends.max(self.random.below(4) as u32);
-        if self.random.percent(75) {
-            work.then = Then::Reply(Says::Value);
-        }
+        // What is not acknowledged tempts some to forget their window.
+        let is_unread = work.seq > resumed.last_seq;
+        (work.appends, work.then) = match self.random.below(100) {
+            0..30 if is_unread => (0, Then::Break(Break::Window)),
+            0..75 => (self.random.below(4) as u32, Then::Reply(Says::Value)),
+            _ => (work.appends, work.then),
+        };
         self.calls[call].side = Side::Works(work);
         let first = match self.random.percent(15) {
             true => resumed.last_seq.max(1),

@@ -190,10 +190,12 @@ impl Model {
         self.waits_no_more(run);
         let entry = &mut self.runs[run];
         entry.state = State::Running(id);
-        // What was not acknowledged on the older call is not in the window of this one.
+        // Of what is not acknowledged its number counts; how large it was is not known any more.
+        let unacked = entry.unread.iter().map(|(_, seq)| (*seq, 0));
         self.slots[id].held = Some(Held {
             accepted: true,
             last_seq: entry.taken,
+            unacked: unacked.collect(),
             ..Held::new(delivery, lease, self.now)
         });
     }
