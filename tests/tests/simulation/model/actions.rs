@@ -148,7 +148,7 @@ impl Model {
         match end {
             End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => {}
             End::StoreFailed => panic!("no run is durable here: {end:?}"),
-            End::Superseded(_) => self.is_superseded(&held),
+            End::Superseded(_) => self.is_superseded(id, &held),
             End::Leaving => self.owe(run, Some(Code::ShuttingDown)),
             End::NotAccepted(_) => self.fail(run, Fault::uncounted(), Some(worker)),
             End::Closed if !held.accepted => self.fail(run, Fault::uncounted(), Some(worker)),

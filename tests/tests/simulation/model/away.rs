@@ -208,7 +208,14 @@ impl Model {
     }
 
     /// A call has lost its attempt to a newer one, which is about to be welcome.
-    pub(super) fn is_superseded(&mut self, held: &Held) {
+    pub(super) fn is_superseded(&mut self, id: usize, held: &Held) {
+        // The newer one is of the same class, which is there without a break.
+        let slot = &self.slots[id];
+        let class = (slot.offer.request_schema, slot.offer.max_receive_bytes);
+        let classes = &mut self.agents[slot.agent].classes;
+        if !classes.iter().any(|known| (known.0, known.1) == class) {
+            classes.push((class.0, class.1, 0));
+        }
         self.waits_for_worker(run_of(held.delivery), self.now);
     }
 
