@@ -43,7 +43,7 @@ class Context:
         self._deadline = time.monotonic() + request.time_left.ToTimedelta().total_seconds()
 
     def time_left(self):
-        """Seconds until the run's deadline, never below 0."""
+        """Seconds that are left to the attempt, never below 0."""
         return max(0.0, self._deadline - time.monotonic())
 
 

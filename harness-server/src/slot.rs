@@ -139,7 +139,7 @@ pub enum Event {
 /// Why the run in a slot ended while the slot still worked on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// The run's deadline passed.
+    /// The run's deadline passed, or the attempt's timeout.
     DeadlineExceeded,
     /// Somebody cancelled the run or hung up.
     Cancelled,
@@ -189,8 +189,8 @@ impl Slot {
         }
     }
 
-    /// A call that goes on with the work of a lost one: up to the first number all was taken, up to
-    /// the second all is acknowledged.
+    /// A call that goes on with the work of a lost one, of which all was taken up to one number and
+    /// acknowledged up to another.
     #[must_use]
     pub fn resumed(
         level: Level,

@@ -97,12 +97,13 @@ impl Context {
         self.0.facts.attempt
     }
 
-    /// When the run's deadline passes, by this machine's monotonic clock.
+    /// When the run's deadline passes, or the attempt's timeout if that is sooner, by this machine's
+    /// monotonic clock.
     pub fn deadline(&self) -> Instant {
         self.0.facts.deadline
     }
 
-    /// What is left until the deadline; zero when it has passed.
+    /// What is left until [`Context::deadline`]; zero when it has passed.
     pub fn time_left(&self) -> Duration {
         let now = tokio::time::Instant::now().into_std();
         self.0.facts.deadline.saturating_duration_since(now)
@@ -218,11 +219,10 @@ impl Context {
         self.0.sink.append(entry).await
     }
 
-    /// Asks another agent. The answer must come within what is left of this run's deadline;
-    /// [`Ask::timeout`] can only shorten that. Trace context and namespace are this run's, and the
-    /// harness is told that this run asks: it refuses an ask that waits for slots which wait for it
-    /// (`Busy`, naming the cycle) and chains deeper than 16. Dropping the future cancels the other
-    /// run.
+    /// Asks another agent. The answer must come before [`Context::deadline`]; [`Ask::timeout`] can
+    /// only shorten that. Trace context and namespace are this run's, and the harness is told that
+    /// this run asks: it refuses an ask that waits for slots which wait for it (`Busy`, naming the
+    /// cycle) and chains deeper than 16. Dropping the future cancels the other run.
     ///
     /// ```
     /// use worker_sdk::{AgentError, Answer, Context};

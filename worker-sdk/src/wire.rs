@@ -95,7 +95,7 @@ fn welcome_in(welcome: v1::Welcome) -> Welcome {
             payload_bytes: or(limits.payload_bytes, DEFAULT_PAYLOAD_BYTES),
             entry_bytes: or(limits.entry_bytes, entries::ENTRY_BYTES_MAX),
         },
-        // The run's deadline has not moved: what is left of it says nothing new.
+        // When the attempt is over has not moved: what is left to it says nothing new.
         resumed: welcome.resume.map(|resumed| resumed.last_worker_seq),
     }
 }

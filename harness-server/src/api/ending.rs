@@ -1,5 +1,5 @@
-//! Waiting for the end of a run: how long a call may, what it is told then, and what when the store
-//! does not say.
+//! Waiting for the end of a run, and for the store: how long a call may, what it is told then, and
+//! what when the store does not say.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -19,16 +19,17 @@ use super::{convert, deadline, entries, starting};
 /// Longer than any run may take, and no more than clocks can tell.
 const LONGEST: Duration = Duration::from_secs(10 * 366 * 24 * 60 * 60);
 
-/// How long after its wait the store may keep a call that has no deadline.
+/// How long after its wait, if it has one, the store may keep a call that has no deadline.
 const STORE_GRACE: Duration = Duration::from_secs(5);
 
-/// How long a call may take that may wait for an end.
+/// How long a call may take that may wait for an end or for the store.
 #[derive(Clone, Copy)]
 pub(super) struct Patience {
     /// Until when it waits for one: as long as it asks, and so that it can still be told how the run
     /// stands. None when it does not wait.
     pub(super) end: Option<Instant>,
-    /// When it is answered at the latest; none when it has no deadline and does not wait.
+    /// When it is answered at the latest; none when it has no deadline and does not wait, and waits
+    /// for the store as long as that takes.
     answer: Option<Instant>,
 }
 
@@ -53,6 +54,14 @@ impl Patience {
                 None => end.map(|end| end + STORE_GRACE),
             },
         })
+    }
+
+    /// The same of a call that can be made again whatever came of it: no store keeps it for ever.
+    pub(super) fn bounded(self) -> Self {
+        Self {
+            end: self.end,
+            answer: self.answer.or_else(|| Some(Instant::now() + STORE_GRACE)),
+        }
     }
 
     /// What the call is told in time, or else that the store kept it waiting.

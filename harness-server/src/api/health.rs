@@ -1,6 +1,7 @@
 //! `grpc.health.v1`, an agent's name being the service's: SERVING while a slot is attached that is
 //! not leaving, or its pool is not crash-looping. Busy is serving. The empty name is the harness itself,
-//! `harness.v1.RunService` its durable runs: NOT_SERVING while the store fails.
+//! `harness.v1.RunService` its durable runs: NOT_SERVING while the store fails, or has no room for
+//! what any run writes.
 
 use futures_util::stream::unfold;
 use tonic::{Request, Response, Status};

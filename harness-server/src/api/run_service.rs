@@ -1,5 +1,7 @@
 //! `RunService`: what applications ask. Checks what a caller may send, then the engine has it.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
@@ -168,9 +170,7 @@ impl RunService for Runs {
         request: Request<relay::GetRunRequest>,
     ) -> Result<Response<relay::GetRunResponse>, Status> {
         let asked = request.get_ref();
-        let left = Arrival::time_left(request.extensions());
-        let patience = Patience::of(asked.wait_for_end.as_ref(), left)
-            .map_err(|failure| of_failure(&failure))?;
+        let patience = patience(asked.wait_for_end.as_ref(), request.extensions())?;
         let told = async {
             let mut found = self.find(&asked.run_id, &asked.namespace).await?;
             if let (Found::Interactive(id, _), Some(until)) = (&found, patience.end) {
@@ -188,7 +188,13 @@ impl RunService for Runs {
         &self,
         request: Request<relay::ListRunsRequest>,
     ) -> Result<Response<relay::ListRunsResponse>, Status> {
-        let listed = starting::list(self.admission.engine(), request.into_inner()).await;
+        let patience = patience(None, request.extensions())?;
+        let untold = || {
+            let message = "the store did not say in time which runs there are: ask again";
+            Box::new(Failure::new(Code::StoreUnavailable, message))
+        };
+        let listed = starting::list(self.admission.engine(), request.into_inner());
+        let listed = patience.keep(listed, untold).await;
         listed
             .map(Response::new)
             .map_err(|failure| of_failure(&failure))
@@ -198,24 +204,19 @@ impl RunService for Runs {
         &self,
         request: Request<relay::CancelRunRequest>,
     ) -> Result<Response<relay::CancelRunResponse>, Status> {
+        let patience = patience(None, request.extensions())?;
         let who = Arrival::principal(request.extensions()).subject();
-        let asked = request.into_inner();
-        let engine = self.admission.engine();
-        let found = self.find(&asked.run_id, &asked.namespace).await?;
-        if asked.reason.len() > REASON_BYTES {
-            let message = format!("reason has more than {REASON_BYTES} bytes");
-            return Err(refused(Code::InvalidRequest, message));
-        }
-        match &found {
-            Found::Interactive(id, _) => engine.cancel(*id, who, asked.reason),
-            Found::Durable(record) if record.state.is_ended() => {}
-            Found::Durable(record) => engine
-                .cancel_run(record.run.id, who, asked.reason)
-                .await
-                .map_err(|failure| of_failure(&failure))?,
-        }
-        let found = self.find(&asked.run_id, &asked.namespace).await?;
-        let run = Some(self.told(found, None).await?);
+        let asked = request.get_ref();
+        let unconfirmed = || {
+            let message = format!(
+                "the store did not confirm in time that run {} is cancelled; it may be all the \
+                 same: cancel it again, or ask for it with GetRun",
+                asked.run_id
+            );
+            refused(Code::StoreUnavailable, message)
+        };
+        let cancelled = patience.keep(self.cancelled(asked, who), unconfirmed);
+        let run = Some(cancelled.await?);
         Ok(Response::new(relay::CancelRunResponse { run }))
     }
 
@@ -232,7 +233,10 @@ impl RunService for Runs {
             let entries = streams::follow(engine.clone(), followed, include_stop);
             return Ok(Response::new(entries));
         }
-        let entries = match self.find(&asked.run_id, &asked.namespace).await? {
+        let patience = patience(None, request.extensions())?;
+        let found = self.find(&asked.run_id, &asked.namespace);
+        let untold = || of_failure(&ending::untold(&asked.run_id));
+        let entries = match patience.keep(found, untold).await? {
             Found::Interactive(id, _) => {
                 let watch = engine.watch(id).ok_or_else(gone)?;
                 streams::watch(engine.clone(), watch, from, include_stop)
@@ -256,6 +260,31 @@ enum Found {
 }
 
 impl Runs {
+    /// A run as it is once it has been cancelled.
+    async fn cancelled(
+        &self,
+        asked: &relay::CancelRunRequest,
+        who: Arc<str>,
+    ) -> Result<relay::Run, Status> {
+        let engine = self.admission.engine();
+        let found = self.find(&asked.run_id, &asked.namespace).await?;
+        if asked.reason.len() > REASON_BYTES {
+            let message = format!("reason has more than {REASON_BYTES} bytes");
+            return Err(refused(Code::InvalidRequest, message));
+        }
+        let why = asked.reason.clone();
+        match &found {
+            Found::Interactive(id, _) => engine.cancel(*id, who, why),
+            Found::Durable(record) if record.state.is_ended() => {}
+            Found::Durable(record) => engine
+                .cancel_run(record.run.id, who, why)
+                .await
+                .map_err(|failure| of_failure(&failure))?,
+        }
+        let found = self.find(&asked.run_id, &asked.namespace).await?;
+        self.told(found, None).await
+    }
+
     /// A run, a durable one as it ends where that is waited for.
     async fn told(&self, found: Found, until: Option<Instant>) -> Result<relay::Run, Status> {
         let engine = self.admission.engine();
@@ -282,6 +311,17 @@ impl Runs {
             .map(|record| Found::Durable(Box::new(record)))
             .ok_or_else(|| not_found(run_id))
     }
+}
+
+/// How long a call may take that can be made again whatever came of it.
+fn patience(
+    wait_for_end: Option<&prost_types::Duration>,
+    extensions: &Extensions,
+) -> Result<Patience, Status> {
+    let patience = Patience::of(wait_for_end, Arrival::time_left(extensions));
+    patience
+        .map(Patience::bounded)
+        .map_err(|failure| of_failure(&failure))
 }
 
 /// The run that a request names.

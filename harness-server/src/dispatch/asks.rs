@@ -228,10 +228,7 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&id) else {
             return;
         };
-        let delivery = match entry.run.state() {
-            run::State::Running(_) | run::State::Away => Some(entry.run.delivery()),
-            run::State::Queued | run::State::Ended => None,
-        };
+        let delivery = entry.run.is_worked().then(|| entry.run.delivery());
         let is_durable = entry.durable.is_some();
         let failed = match &event {
             run::Event::Failed(_, failure) => Some(Arc::new(failure.clone())),
@@ -244,12 +241,18 @@ impl Core {
             | run::Event::DeadlinePassed(_)
             | run::Event::Cancelled(_) => None,
         };
+        let was_away = matches!(entry.run.state(), run::State::Away);
         let next = entry.run.apply(now, event);
+        if let Next::Requeue | Next::BackOff(..) = next {
+            entry.unread.clear();
+        }
+        if was_away && !matches!(next, Next::Nothing) {
+            self.clear_away(id);
+        }
         if is_durable {
             return self.durable_next(now, id, (delivery, failed), next, actions);
         }
         if let (Some(delivery), Next::Requeue | Next::BackOff(..)) = (delivery, &next) {
-            entry.unread.clear();
             self.note(
                 now,
                 delivery,
@@ -260,12 +263,10 @@ impl Core {
         match next {
             Next::Nothing => {}
             Next::Requeue => {
-                self.clear_away(id);
                 self.clear_timer(id);
                 self.requeue(now, id, actions);
             }
             Next::BackOff(retry, failure) => {
-                self.clear_away(id);
                 self.clear_timer(id);
                 self.back_off(now, id, retry, failure, actions);
             }
@@ -282,9 +283,7 @@ impl Core {
         next: Next,
         actions: &mut Vec<Action>,
     ) {
-        let ends = !matches!(next, Next::Nothing);
-        if ends {
-            self.clear_away(id);
+        if !matches!(next, Next::Nothing) {
             self.clear_timer(id);
         }
         match (next, delivery) {
@@ -334,7 +333,6 @@ impl Core {
             self.note(now, delivery, Content::AttemptEnded(failed), actions);
         }
         self.note(now, whole(id), Content::RunEnded(kept.clone()), actions);
-        self.clear_away(id);
         self.clear_timer(id);
         self.leave_queue(id);
         let Some(entry) = self.runs.remove(&id) else {

@@ -13,7 +13,7 @@ use crate::run::{self, Cause};
 use crate::slot::{self, End, Level, Refusal, Slot, Verdict};
 
 use super::agents::class_of;
-use super::claim::{Back, Resumed};
+use super::claim::{Back, Comer, Resumed};
 use super::durable::Reply as Owed;
 use super::workers::Offer;
 use super::{Action, Core, Frame, Note, Reply, Timer};
@@ -50,7 +50,13 @@ impl Core {
         let taken = match (self.refuse_offer(&offer), back) {
             (Some(end), _) => Err(end),
             (None, Some(Back::Resume(delivery, lease))) => {
-                self.comes_back(&offer, delivery, lease).map(Some)
+                let offer = &offer;
+                let comer = Comer {
+                    offer,
+                    delivery,
+                    lease,
+                };
+                self.comes_back(comer).map(Some)
             }
             (None, back @ (Some(Back::Replied(..)) | None)) => Ok(back),
         };
@@ -351,8 +357,8 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&delivery.run) else {
             return;
         };
+        entry.has_taken(seq);
         if let Some(claim) = &mut entry.claim {
-            claim.taken = seq;
             claim.reply_seq = seq;
         }
         let Some(durable) = &mut entry.durable else {

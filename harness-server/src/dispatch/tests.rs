@@ -314,3 +314,12 @@ fn resumed(actions: &[Action]) -> Option<Resumed> {
         }
     })
 }
+
+/// What the worker is told whose reply, of this number, was taken.
+fn replied(delivery: Delivery, last_seq: u64) -> Resumed {
+    Resumed {
+        delivery,
+        last_seq,
+        deadline: None,
+    }
+}

@@ -111,6 +111,8 @@ impl Engine {
                     tokio::task::yield_now().await;
                 }
                 Err(error) => {
+                    // What ends in the pause is found ended by the next read.
+                    drop(reading);
                     warn!(%error, "cannot read the runs that have not ended; trying again");
                     tokio::time::sleep(Duration::from_secs(1)).await;
                 }
@@ -186,5 +188,31 @@ impl Engine {
             reply_seq: record.reply_seq,
             replayed: record.replayed.map(Into::into),
         })))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::WireRecords;
+    use crate::config::Limits;
+    use crate::store::{Fault, Faulty, Memory};
+
+    #[tokio::test(start_paused = true)]
+    async fn what_ends_between_a_read_that_failed_and_the_next_is_not_remembered() {
+        let store = Arc::new(Faulty::over(Arc::new(Memory::default())));
+        store.begin(0, Fault::Fails(StoreError::Corrupt));
+        let records = Box::new(WireRecords::default());
+        let engine = Engine::with_store(Limits::default(), store.clone(), records);
+        let storage = engine.0.storage.clone().expect("a store");
+        let mut restoring = Box::pin(engine.restore(&storage));
+        let paused = tokio::time::timeout(Duration::from_millis(500), &mut restoring).await;
+        assert!(paused.is_err(), "it waits before it tries again");
+        assert_eq!(store.reads(), 2, "the agents, then the runs");
+        assert_eq!(engine.lock().adopting.reads, 0, "no read is under way");
+
+        store.end();
+        restoring.await;
+        assert_eq!(engine.lock().adopting.reads, 0);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -40,7 +40,12 @@ fn put_request(outbox: &Outbox) -> (Undelivered, Option<Undelivered>) {
     };
     (
         to,
-        outbox.request(to, Arc::new(request), Instant::now(), None),
+        outbox.request(
+            to,
+            Arc::new(request),
+            (Instant::now(), Duration::ZERO),
+            None,
+        ),
     )
 }
 

@@ -11,7 +11,7 @@ pub enum End {
     Closed,
     /// STOPPING and idle for too long.
     Idle,
-    /// The run's deadline passed.
+    /// The run's deadline passed, or the attempt's timeout.
     DeadlineExceeded(Delivery),
     /// The run was cancelled.
     Cancelled(Delivery),

@@ -48,13 +48,12 @@ impl Work {
         }
     }
 
-    /// The work of a lost call, which its worker has shown to have.
+    /// The work of a lost call, which its worker has shown to have. What was taken of it and is not
+    /// acknowledged stays in its window; how much that is, is not known any more.
     pub(super) fn resumed(delivery: Delivery, last_seq: u64, acknowledged: u64) -> Self {
-        // What it had not acknowledged stays in its window; how large that was is not known.
-        let unacked = last_seq.saturating_sub(acknowledged);
         Self {
             last_seq,
-            unacked: (0..unacked).map(|_| 0).collect(),
+            unacked: (acknowledged..last_seq).map(|_| 0).collect(),
             ..Self::new(delivery, Acceptance::Given)
         }
     }

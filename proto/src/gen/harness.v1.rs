@@ -1028,7 +1028,8 @@ pub struct Welcome {
     /// Optional parts of the protocol this harness understands; none are defined beyond v1's own.
     #[prost(string, repeated, tag = "5")]
     pub features: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Set when the hello's resume was valid: the slot is BUSY with that attempt.
+    /// Set when the hello's resume was valid. The slot is BUSY with that attempt; where the attempt's
+    /// reply was taken, this acknowledges it and the slot is READY.
     #[prost(message, optional, tag = "6")]
     pub resume: ::core::option::Option<Resumed>,
 }
@@ -1052,10 +1053,12 @@ pub struct SlotLimits {
 /// Resumed says where the harness stands with a resumed attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Resumed {
-    /// The last worker_seq the harness has taken of this attempt; what follows is sent again.
+    /// The last worker_seq of this attempt that is acknowledged, its reply's where that was taken; what
+    /// follows is sent again.
     #[prost(uint64, tag = "1")]
     pub last_worker_seq: u64,
     /// What is left to the attempt: until the run's deadline, or its attempt_timeout if that is sooner.
+    /// Absent where its reply was taken.
     #[prost(message, optional, tag = "2")]
     pub time_left: ::core::option::Option<::prost_types::Duration>,
 }
@@ -1085,7 +1088,7 @@ pub struct Request {
     #[prost(message, optional, tag = "7")]
     pub time_left: ::core::option::Option<::prost_types::Duration>,
     /// How long the work may go on after the call broke while the worker tries to resume. Default 0
-    /// for interactive runs, 10 s for durable ones.
+    /// for interactive runs, 10 s for durable ones; 0 at the minimal level, which may not resume.
     #[prost(message, optional, tag = "8")]
     pub reattach_window: ::core::option::Option<::prost_types::Duration>,
     /// The caller's metadata. Keys that start with "harness-" are the harness's own.
@@ -1991,7 +1994,8 @@ pub mod run_service_client {
                 .insert(GrpcMethod::new("harness.v1.RunService", "StartRun"));
             self.inner.unary(req, path, codec).await
         }
-        /// GetRun tells where a run stands, at once or when it has ended. Idempotent.
+        /// GetRun tells where a run stands, at once or when it has ended. Idempotent. STORE_UNAVAILABLE
+        /// where the store does not say in time, also of a call without a deadline.
         pub async fn get_run(
             &mut self,
             request: impl tonic::IntoRequest<super::GetRunRequest>,
@@ -2014,7 +2018,7 @@ pub mod run_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// ListRuns lists durable runs, newest first. The bytes of their values are left out; GetRun has
-        /// them. Idempotent.
+        /// them. Idempotent. STORE_UNAVAILABLE as with GetRun.
         pub async fn list_runs(
             &mut self,
             request: impl tonic::IntoRequest<super::ListRunsRequest>,
@@ -2040,7 +2044,8 @@ pub mod run_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// CancelRun asks for a run to be stopped and returns it as it is then. Whichever of the cancel and
-        /// the reply comes first is the outcome. Idempotent.
+        /// the reply comes first is the outcome. Idempotent. STORE_UNAVAILABLE as with GetRun: the run may be
+        /// cancelled all the same.
         pub async fn cancel_run(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelRunRequest>,
@@ -2066,7 +2071,8 @@ pub mod run_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// WatchRun follows a run's journal from any number. It ends OK only after run_ended; an end
-        /// without it means: watch again from the last seq plus 1. Idempotent.
+        /// without it means: watch again from the last seq plus 1. Idempotent. STORE_UNAVAILABLE where the
+        /// store does not say in time which run it is.
         pub async fn watch_run(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchRunRequest>,
@@ -2147,13 +2153,14 @@ pub mod run_service_server {
             tonic::Response<super::StartRunResponse>,
             tonic::Status,
         >;
-        /// GetRun tells where a run stands, at once or when it has ended. Idempotent.
+        /// GetRun tells where a run stands, at once or when it has ended. Idempotent. STORE_UNAVAILABLE
+        /// where the store does not say in time, also of a call without a deadline.
         async fn get_run(
             &self,
             request: tonic::Request<super::GetRunRequest>,
         ) -> std::result::Result<tonic::Response<super::GetRunResponse>, tonic::Status>;
         /// ListRuns lists durable runs, newest first. The bytes of their values are left out; GetRun has
-        /// them. Idempotent.
+        /// them. Idempotent. STORE_UNAVAILABLE as with GetRun.
         async fn list_runs(
             &self,
             request: tonic::Request<super::ListRunsRequest>,
@@ -2162,7 +2169,8 @@ pub mod run_service_server {
             tonic::Status,
         >;
         /// CancelRun asks for a run to be stopped and returns it as it is then. Whichever of the cancel and
-        /// the reply comes first is the outcome. Idempotent.
+        /// the reply comes first is the outcome. Idempotent. STORE_UNAVAILABLE as with GetRun: the run may be
+        /// cancelled all the same.
         async fn cancel_run(
             &self,
             request: tonic::Request<super::CancelRunRequest>,
@@ -2177,7 +2185,8 @@ pub mod run_service_server {
             + std::marker::Send
             + 'static;
         /// WatchRun follows a run's journal from any number. It ends OK only after run_ended; an end
-        /// without it means: watch again from the last seq plus 1. Idempotent.
+        /// without it means: watch again from the last seq plus 1. Idempotent. STORE_UNAVAILABLE where the
+        /// store does not say in time which run it is.
         async fn watch_run(
             &self,
             request: tonic::Request<super::WatchRunRequest>,

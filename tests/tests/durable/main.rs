@@ -14,6 +14,7 @@ mod resuming;
 mod room;
 mod runs;
 mod sdk_workers;
+mod stalled;
 mod steady;
 mod stores;
 mod waiting;

@@ -197,7 +197,7 @@ fn a_journal_that_nobody_may_write_beside_is_read() {
 }
 
 /// What the harness says of durable runs to whoever asks how it is.
-async fn health(channel: &Channel) -> ServingStatus {
+pub(super) async fn health(channel: &Channel) -> ServingStatus {
     let request = HealthCheckRequest {
         service: "harness.v1.RunService".to_owned(),
     };

@@ -206,12 +206,7 @@ fn with_label(mut hello: Hello) -> Hello {
 
 /// Has the first attempt of a run fail with a retryable error, number 2, whose slot gets nothing after
 /// it, and waits until the run waits for another, or has ended where it has no time for one.
-async fn fails(
-    harness: &Embedded,
-    hello: Hello,
-    start: StartRunRequest,
-    ends: bool,
-) -> (Request, RawSlot) {
+async fn fails(harness: &Embedded, hello: Hello, start: StartRunRequest, ends: bool) -> Request {
     let channel = harness.connect().await;
     let mut slot = RawSlot::attach(harness.connect().await, with_label(hello)).await;
     let run = started(&channel, start).await;
@@ -231,7 +226,7 @@ async fn fails(
         run.state() != RunState::Running && run.outcome.is_some() == ends
     };
     eventually(SOON, "the attempt fails", failed).await;
-    (request, slot)
+    request
 }
 
 /// That a resume is told of the reply, number 2, and that its slot is free.
@@ -245,20 +240,31 @@ async fn is_acknowledged(harness: &Embedded, hello: &Hello, request: &Request) {
     acknowledged(&mut slot, 1).await;
 }
 
+/// Has the first attempt of a run fail, and a resume of it acknowledged, also by a harness that is
+/// started anew.
+async fn fails_and_is_acknowledged(
+    folder: &TempDir,
+    hello: &Hello,
+    start: StartRunRequest,
+    ends: bool,
+) -> (Embedded, Request) {
+    let harness = over(folder, SOON).await;
+    let request = fails(&harness, hello.clone(), start, ends).await;
+    is_acknowledged(&harness, hello, &request).await;
+    harness.left().await;
+
+    let harness = over(folder, SOON).await;
+    is_acknowledged(&harness, hello, &request).await;
+    (harness, request)
+}
+
 #[tokio::test]
 async fn a_reply_that_failed_its_attempt_is_acknowledged_until_the_next_begins() {
     let folder = TempDir::new().expect("a folder of its own");
-    let harness = over(&folder, SOON).await;
     // Without the label it is a worker that the run does not wait for.
     let hello = full_hello("echo");
     let again = twice(None, Duration::from_millis(1));
-    let (request, slot) = fails(&harness, hello.clone(), again, false).await;
-    drop(slot);
-    is_acknowledged(&harness, &hello, &request).await;
-    harness.left().await;
-
-    let harness = over(&folder, SOON).await;
-    is_acknowledged(&harness, &hello, &request).await;
+    let (harness, request) = fails_and_is_acknowledged(&folder, &hello, again, false).await;
 
     let other = with_label(full_hello("echo"));
     let mut other = RawSlot::attach(harness.connect().await, other).await;
@@ -284,15 +290,7 @@ async fn a_reply_that_failed_its_attempt_is_acknowledged_until_the_next_begins()
 #[tokio::test]
 async fn a_reply_that_left_no_time_for_another_attempt_is_acknowledged() {
     let folder = TempDir::new().expect("a folder of its own");
-    let harness = over(&folder, SOON).await;
-    let hello = full_hello("echo");
     // It ends at once, as its back-off is longer, or when its time is over where chance made that short.
     let once = twice(Some(Duration::from_secs(2)), Duration::from_secs(86_400));
-    let (request, slot) = fails(&harness, hello.clone(), once, true).await;
-    drop(slot);
-    is_acknowledged(&harness, &hello, &request).await;
-    harness.left().await;
-
-    let harness = over(&folder, SOON).await;
-    is_acknowledged(&harness, &hello, &request).await;
+    fails_and_is_acknowledged(&folder, &full_hello("echo"), once, true).await;
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use harness_proto::v1::{
-    CancelRunRequest, ErrorCode, Hello, Released, RunState, WatchRunRequest, attach_response,
-    hello, reply, watch_run_response,
+    CancelRunRequest, ErrorCode, Hello, Released, Request, Run, RunState, WatchRunRequest,
+    attach_response, hello, reply, watch_run_response,
 };
 use harness_server::Limits;
 use harness_server::store::{Fault, Faulty, Memory, StoreError};
@@ -16,6 +16,10 @@ use harness_tests::raw::{
     Embedded, RawSlot, SOON, asking, eventually, full_hello, payload, reason, runs, typed, within,
 };
 use tonic::Code;
+use tonic::transport::Channel;
+use tonic_health::pb::health_check_response::ServingStatus;
+
+use super::read_only::health;
 
 /// A fault of a store, which is over when the test is: a read that is stalled would hold up its end.
 pub(super) struct Stalled(pub(super) Arc<Faulty>);
@@ -30,6 +34,35 @@ async fn harness() -> (Embedded, Arc<Faulty>) {
     let store = Arc::new(Faulty::over(Arc::new(Memory::default())));
     let harness = Embedded::storing(Limits::default(), Some(store.clone())).await;
     (harness, store)
+}
+
+/// A harness over a store that can fail, and a run of it that is at work.
+pub(super) struct Working {
+    pub(super) harness: Embedded,
+    pub(super) store: Arc<Faulty>,
+    pub(super) channel: Channel,
+    pub(super) hello: Hello,
+    pub(super) slot: RawSlot,
+    pub(super) run: Run,
+    pub(super) request: Request,
+}
+
+pub(super) async fn working() -> Working {
+    let (harness, store) = harness().await;
+    let channel = harness.connect().await;
+    let hello = full_hello("echo");
+    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
+    let run = started(&channel, start("echo", "1")).await;
+    let request = slot.request().await;
+    Working {
+        harness,
+        store,
+        channel,
+        hello,
+        slot,
+        run,
+        request,
+    }
 }
 
 #[tokio::test]
@@ -93,13 +126,47 @@ async fn a_store_that_fails_refuses_new_runs_while_asks_go_on() {
 }
 
 #[tokio::test]
+async fn what_a_run_floods_the_store_with_says_nothing_of_its_health() {
+    let Working {
+        harness: _harness,
+        store,
+        channel,
+        mut slot,
+        request,
+        ..
+    } = working().await;
+    let refuse = |by_run| store.begin(0, Fault::FailsWrites(StoreError::Overloaded { by_run }));
+    let is_refused = || async {
+        let started = within(SOON, runs(&channel).start_run(start("echo", "2"))).await;
+        reason(&started.expect_err("nothing is written"))
+    };
+    refuse(true);
+    slot.send(step(&request, 1, "first", "1")).await;
+    assert_eq!(reason(&slot.end().await), "STORE_UNAVAILABLE");
+    assert_eq!(health(&channel).await, ServingStatus::Serving);
+    // Nobody gets anything in.
+    refuse(false);
+    assert_eq!(is_refused().await, "STORE_UNAVAILABLE");
+    assert_eq!(health(&channel).await, ServingStatus::NotServing);
+    refuse(true);
+    assert_eq!(is_refused().await, "STORE_UNAVAILABLE");
+    assert_eq!(health(&channel).await, ServingStatus::NotServing);
+    store.end();
+    started(&channel, start("echo", "3")).await;
+    assert_eq!(health(&channel).await, ServingStatus::Serving);
+}
+
+#[tokio::test]
 async fn an_append_that_is_not_written_ends_the_call_and_the_worker_resumes() {
-    let (harness, store) = harness().await;
-    let channel = harness.connect().await;
-    let hello = full_hello("echo");
-    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
-    let run = started(&channel, start("echo", "1")).await;
-    let request = slot.request().await;
+    let Working {
+        harness,
+        store,
+        channel,
+        hello,
+        mut slot,
+        run,
+        request,
+    } = working().await;
     slot.send(step(&request, 1, "first", "1")).await;
     assert!(matches!(
         slot.next().await,
@@ -138,12 +205,15 @@ async fn an_append_that_is_not_written_ends_the_call_and_the_worker_resumes() {
 
 #[tokio::test]
 async fn a_reply_that_is_not_written_is_asked_for_again() {
-    let (harness, store) = harness().await;
-    let channel = harness.connect().await;
-    let hello = full_hello("echo");
-    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
-    let run = started(&channel, start("echo", "1")).await;
-    let request = slot.request().await;
+    let Working {
+        harness,
+        store,
+        channel,
+        hello,
+        mut slot,
+        run,
+        request,
+    } = working().await;
     store.begin(0, Fault::Fails(StoreError::Full));
     slot.reply(&request, "1").await;
     assert_eq!(reason(&slot.end().await), "STORE_UNAVAILABLE");
@@ -169,11 +239,14 @@ async fn a_reply_that_is_not_written_is_asked_for_again() {
 
 #[tokio::test]
 async fn a_cancel_that_is_not_written_is_told_and_changes_nothing() {
-    let (harness, store) = harness().await;
-    let channel = harness.connect().await;
-    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
-    let run = started(&channel, start("echo", "1")).await;
-    slot.request().await;
+    let Working {
+        harness: _harness,
+        store,
+        channel,
+        mut slot,
+        run,
+        ..
+    } = working().await;
     // It is read before it is cancelled.
     store.begin(0, Fault::FailsWrites(StoreError::Full));
     let cancel = harness_proto::v1::CancelRunRequest {
@@ -202,12 +275,16 @@ async fn a_cancel_that_is_not_written_is_told_and_changes_nothing() {
 
 #[tokio::test]
 async fn a_store_that_stalls_holds_acknowledgements_back_and_nothing_else() {
-    let (harness, store) = harness().await;
-    let channel = harness.connect().await;
-    let mut slot = RawSlot::attach(harness.connect().await, full_hello("echo")).await;
+    let Working {
+        harness,
+        store,
+        channel,
+        mut slot,
+        run,
+        request,
+        ..
+    } = working().await;
     let mut other = RawSlot::attach(harness.connect().await, full_hello("other")).await;
-    let run = started(&channel, start("echo", "1")).await;
-    let request = slot.request().await;
     store.begin(0, Fault::Stalls);
     slot.send(step(&request, 1, "first", "1")).await;
     slot.reply_as(&request, 2, reply::Outcome::Value(payload("2")))
@@ -240,12 +317,15 @@ async fn a_store_that_stalls_holds_acknowledgements_back_and_nothing_else() {
 
 #[tokio::test]
 async fn who_follows_to_the_stop_is_told_it_although_it_is_not_on_disk_yet() {
-    let (harness, store) = harness().await;
-    let channel = harness.connect().await;
-    let hello = full_hello("echo");
-    let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
-    let run = started(&channel, start("echo", "1")).await;
-    let request = slot.request().await;
+    let Working {
+        harness,
+        store,
+        channel,
+        hello,
+        mut slot,
+        run,
+        request,
+    } = working().await;
     // The end is written, and nothing behind it.
     store.begin(1, Fault::Stalls);
     let cancel = CancelRunRequest {

@@ -180,7 +180,7 @@ async fn a_harness_that_leaves_tells_those_who_wait_how_their_runs_stand() {
 }
 
 /// A request of a call that is over soon.
-fn due<T>(request: T) -> Request<T> {
+pub(super) fn due<T>(request: T) -> Request<T> {
     let mut request = Request::new(request);
     request.set_timeout(Duration::from_secs(3));
     request

@@ -92,6 +92,8 @@ pub(crate) struct Model {
     last_lease: u128,
     /// How the call that the event is about must end.
     expected_end: Option<(usize, Expected)>,
+    /// What the log must say to be away.
+    expected_away: Option<Delivery>,
     /// What the resume in the hello must come to.
     expected_back: Option<Back>,
     expected_ack: Option<(usize, u64)>,
@@ -131,6 +133,7 @@ impl Model {
             order: 0,
             last_lease: 0,
             expected_end: None,
+            expected_away: None,
             expected_back: None,
             expected_ack: None,
             expected_stale: false,

@@ -57,7 +57,7 @@ impl World {
     pub(crate) fn perished(&mut self, worker: usize, delivery: Delivery, by_itself: bool) {
         self.before(Trigger::Perished);
         self.model.perished(worker, delivery, by_itself);
-        let failure = || Failure::new(Code::WorkerLost, "the process died");
+        let failure = || Failure::new(Code::WorkerLost, "the worker's process died");
         self.apply(Event::Perished {
             work: (worker_id(worker), delivery),
             failure: by_itself.then(failure),

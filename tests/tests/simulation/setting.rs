@@ -105,6 +105,7 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
         },
         reattach_window: Duration::ZERO,
         interactive_reattach_window: window,
+        away_runs: random.pick(&[0, 1, 2, 10, 10, 10, 10, 10]),
         journal: journal::Limits {
             entries: random.pick(&[1, 3, 100]),
             bytes: random.pick(&[100, 10_000]),
@@ -166,7 +167,7 @@ fn worker(n: usize, random: &mut Random) -> Worker {
         mischief: random.pick(&[0, 10, 40, 90]),
         declines: random.percent(3),
         of_pool,
-        dies: of_pool && random.percent(20),
+        dies: of_pool && random.percent(35),
         slots: 1 + random.index(3),
     }
 }

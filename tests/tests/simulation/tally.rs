@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 83] = [
+const EVERYTHING: [&str; 84] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
@@ -53,6 +53,7 @@ const EVERYTHING: [&str; 83] = [
     "end window passed",
     "end wrong attempt",
     "drain",
+    "drained while away",
     "durable: a failed attempt is resumed",
     "durable: a process dies",
     "durable: a request is not read",
@@ -120,6 +121,8 @@ impl Tally {
             Action::Note(Note::GaveUp { .. }) => "note gave up",
             Action::Note(Note::Failed { .. }) => "note failed",
             Action::Note(Note::Stale { .. }) => "note stale",
+            Action::Note(Note::Away { .. }) => "note away",
+            Action::Note(Note::Resumed { .. }) => "note resumed",
             Action::Welcome { .. } => "welcome",
             Action::Deliver { .. } => "deliver",
             Action::Acknowledge { .. } => "acknowledge",

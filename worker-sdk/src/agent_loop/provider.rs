@@ -172,5 +172,6 @@ impl<C: Codec> Model for Provider<C> {
     }
 }
 
-#[cfg(test)]
+// One provider stands for all.
+#[cfg(all(test, feature = "openai"))]
 mod tests;

@@ -6,11 +6,11 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::decoding::{Decoder, Incoming};
 use super::failure::{Failure, ModelError};
-use super::message::{Block, Call};
+use super::message::Call;
 use super::response::{Finish, Response, Usage};
 
 #[expect(clippy::print_stdout, reason = "a skipped test says so")]
@@ -114,6 +114,7 @@ fn events(body: &str) -> impl Iterator<Item = Value> {
 
 /// The blocks of a stream of Anthropic's, put together by one rule, whatever they are: what a piece
 /// has under a name goes behind what is there.
+#[cfg(feature = "anthropic")]
 pub(crate) fn blocks(body: &str) -> Vec<Value> {
     let mut blocks: Vec<Value> = Vec::new();
     for event in events(body) {
@@ -146,8 +147,9 @@ pub(crate) fn blocks(body: &str) -> Vec<Value> {
 }
 
 /// The message of a stream of chat completions, put together by the same rule.
+#[cfg(feature = "openai")]
 pub(crate) fn message(body: &str) -> Value {
-    let mut message = json!({});
+    let mut message = Value::Object(serde_json::Map::new());
     for event in events(body) {
         joined(&mut message, &event["choices"][0]["delta"]);
     }
@@ -235,13 +237,4 @@ pub(crate) fn check_every_cut<D: Decoder>(
             "{name} in two parts at {cut}"
         );
     }
-}
-
-/// The signatures of an answer's thinking.
-pub(crate) fn signatures(response: &Response) -> Vec<&str> {
-    let signatures = response.blocks.iter().filter_map(|block| match block {
-        Block::Thinking { signature, .. } => signature.as_deref(),
-        Block::Text { .. } | Block::Call(_) => None,
-    });
-    signatures.collect()
 }

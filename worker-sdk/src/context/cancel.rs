@@ -15,7 +15,7 @@ use super::Context;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CancelReason {
-    /// The run's deadline passed.
+    /// The run's deadline passed, or the attempt's timeout.
     DeadlineExceeded,
     /// The caller hung up or somebody cancelled the run.
     Cancelled,
@@ -32,7 +32,7 @@ pub enum CancelReason {
 impl fmt::Display for CancelReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::DeadlineExceeded => "the run's deadline passed",
+            Self::DeadlineExceeded => "its deadline passed",
             Self::Cancelled => "the run was cancelled",
             Self::Reassigned => "the run went to another worker",
             Self::Refused => "the harness ended the call",

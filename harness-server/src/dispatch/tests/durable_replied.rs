@@ -4,6 +4,7 @@ use super::durable::*;
 use super::samples::{ask, minimal, offer};
 use super::*;
 use crate::dispatch::{Change, Write};
+use crate::slot::Refusal;
 use crate::store::Holder;
 
 /// The numbers of the replies that steps write.
@@ -61,14 +62,10 @@ fn a_reply_that_failed_its_attempt_is_acknowledged_to_whoever_resumes_it() {
     for (other, lease) in others {
         let (_, actions) = world.resume(other, delivery, lease);
         assert_eq!(resumed(&actions), None, "it is not its reply");
-        assert_eq!(ends(&actions)[0].1, End::Superseded(delivery));
+        assert_eq!(ends(&actions)[0].1, End::Refused(Refusal::NotYours));
     }
     let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
-    let known = Resumed {
-        delivery,
-        last_seq: 2,
-        deadline: None,
-    };
+    let known = replied(delivery, 2);
     assert_eq!(resumed(&actions), Some(known));
     assert_eq!(world.held(again), None, "its slot is free");
 
@@ -135,12 +132,7 @@ fn a_harness_that_was_started_anew_knows_the_reply_that_failed_an_attempt() {
         attempt: Attempt(1),
     };
     let (slot, actions) = world.resume(offer("echo", 1), delivery, holder.lease);
-    let known = Resumed {
-        delivery,
-        last_seq: 7,
-        deadline: None,
-    };
-    assert_eq!(resumed(&actions), Some(known));
+    assert_eq!(resumed(&actions), Some(replied(delivery, 7)));
     assert_eq!(world.held(slot), None, "its slot is free");
     world.end(run);
 }

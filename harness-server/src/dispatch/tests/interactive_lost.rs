@@ -3,7 +3,7 @@
 use super::durable::acknowledged;
 use super::samples::{Ask, ask, minimal, offer};
 use super::*;
-use crate::slot::{Refusal, Violation};
+use crate::slot::Refusal;
 
 const WINDOW: Duration = Duration::from_secs(3);
 
@@ -37,13 +37,7 @@ fn missed(world: &mut World, delivery: Delivery, lease: Lease) -> End {
 /// That a resume of the first worker is told of its reply, and that its slot is free.
 fn is_told_of_its_reply(world: &mut World, (delivery, lease): (Delivery, Lease), last_seq: u64) {
     let (slot, actions) = world.resume(offer("echo", 1), delivery, lease);
-    let deadline = None;
-    let replied = Resumed {
-        delivery,
-        last_seq,
-        deadline,
-    };
-    assert_eq!(resumed(&actions), Some(replied));
+    assert_eq!(resumed(&actions), Some(replied(delivery, last_seq)));
     assert_eq!(world.held(slot), None);
     world.lose(slot);
 }
@@ -112,26 +106,6 @@ fn without_a_window_and_at_the_minimal_level_a_lost_call_fails_its_ask_at_once()
         let (_, actions) = world.resume(offer, delivery, lease_in(&actions));
         assert_eq!(ends(&actions)[0].1, End::Refused(Refusal::NotYours));
     }
-}
-
-#[test]
-fn a_worker_that_comes_back_at_the_minimal_level_resumes_nothing() {
-    let mut world = windowed();
-    let (slot, works, its_lease) = working(&mut world, ask("echo"));
-    let (gone, gone_lease) = away(&mut world, ask("echo"));
-    let (other, replied, reply_lease) = working(&mut world, ask("echo"));
-    world.reply(other);
-    world.cancel(gone.run);
-    for (delivery, lease) in [
-        (works, its_lease),
-        (gone, gone_lease),
-        (replied, reply_lease),
-    ] {
-        let (_, actions) = world.resume(minimal("echo", 1), delivery, lease);
-        assert_eq!(ends(&actions)[0].1, End::Refused(Refusal::NotYours));
-    }
-    assert_eq!(world.held(slot), Some(works), "nobody has taken it");
-    is_told_of_its_reply(&mut world, (replied, reply_lease), 1);
 }
 
 #[test]
@@ -270,30 +244,6 @@ fn what_a_slow_caller_has_not_read_is_not_acknowledged_by_a_resume() {
 }
 
 #[test]
-fn what_is_not_acknowledged_stays_in_the_window_of_whoever_resumes() {
-    let mut world = windowed();
-    let mut streamed = ask("echo");
-    streamed.placing.paced = true;
-    let (slot, delivery, lease) = working(&mut world, streamed);
-    for seq in 1..=3 {
-        world.append(slot, seq, EntryKind::Plain, 10);
-    }
-    world.lose(slot);
-    let (slot, actions) = world.resume(offer("echo", 1), delivery, lease);
-    assert_eq!(resumed(&actions).map(|it| it.last_seq), Some(0));
-    let append = |seq| Frame::Append {
-        delivery,
-        seq,
-        kind: EntryKind::Plain,
-        entry: vec![0; 10].into(),
-        acknowledged: 0,
-    };
-    assert_eq!(ends(&world.frame(slot, append(4))), []);
-    let passed = End::Violation(Violation::WindowPassed);
-    assert_eq!(ends(&world.frame(slot, append(5))), [(slot, passed)]);
-}
-
-#[test]
 fn a_leaving_harness_answers_what_is_away_and_waits_for_nobody() {
     let mut world = windowed();
     let (gone, lease) = away(&mut world, ask("echo"));
@@ -337,4 +287,88 @@ fn the_agent_of_a_run_whose_worker_is_away_makes_room_for_no_other() {
     world.reply(slot);
     world.lose(slot);
     world.attach(offer("upper", 2));
+}
+
+#[test]
+fn a_worker_that_was_not_heard_or_is_not_the_first_may_come_back_too() {
+    let mut world = windowed();
+    let other = world.attach(offer("echo", 2));
+    world.ask("echo");
+    world.frame(other, Frame::Leave);
+    world.reply_with(other, Reply::Declined);
+    let slot = world.attach(offer("echo", 1));
+    let delivery = world.held(slot).expect("it goes elsewhere");
+    assert_eq!(delivery.attempt, Attempt(2));
+    world.accept(slot);
+    let lease = world.core.slots[&slot].lease.expect("one of its own");
+    let actions = world.pass(3 * world.core.limits.slot.heartbeat_interval);
+    assert!(ends(&actions).contains(&(slot, End::HeartbeatsMissed)));
+    let (again, _) = world.resume(offer("echo", 1), delivery, lease);
+    assert_eq!(world.held(again), Some(delivery));
+    world.reply(again);
+    assert!(world.answer(delivery.run).outcome.is_ok());
+}
+
+#[test]
+fn a_drained_worker_is_not_waited_for() {
+    let worker = WorkerId(Uuid::from_u128(1));
+    let drain = |world: &mut World| {
+        let reason = "test".into();
+        world.apply(Event::Drain { worker, reason })
+    };
+    let mut world = windowed();
+    let (slot, first, _) = working(&mut world, ask("echo"));
+    drain(&mut world);
+    world.lose(slot);
+    world.assert_failed(first.run, Code::WorkerLost, &["the connection broke"]);
+
+    let mut world = windowed();
+    let (second, _) = away(&mut world, ask("echo"));
+    world.attach(offer("echo", 1));
+    drain(&mut world);
+    world.assert_failed(second.run, Code::WorkerLost, &["the connection broke"]);
+}
+
+#[test]
+fn runs_that_are_away_have_a_limit_in_number_and_in_bytes() {
+    let mut world = World::with(|limits| {
+        limits.interactive_reattach_window = WINDOW;
+        limits.away_runs = 2;
+        limits.queue_bytes = 100;
+    });
+    let few = |bytes: usize| ask("echo").bytes(bytes);
+    let (first, lease) = away(&mut world, few(60));
+    let (large, _) = away(&mut world, few(60));
+    world.assert_failed(large.run, Code::WorkerLost, &["the connection broke"]);
+    let (second, _) = away(&mut world, few(40));
+    let (third, _) = away(&mut world, few(0));
+    world.assert_failed(third.run, Code::WorkerLost, &["the connection broke"]);
+    assert!(!world.is_answered(first.run) && !world.is_answered(second.run));
+    // Whoever comes back makes room.
+    world.resume(offer("echo", 1), first, lease);
+    let (fourth, _) = away(&mut world, few(60));
+    assert!(!world.is_answered(fourth.run));
+}
+
+#[test]
+fn a_resume_gives_no_more_room_for_what_is_unacknowledged() {
+    let mut world = windowed();
+    let mut streamed = ask("echo");
+    streamed.placing.paced = true;
+    let (slot, delivery, lease) = working(&mut world, streamed);
+    // The window of these limits, which no caller reads.
+    for seq in 1..=4 {
+        world.append(slot, seq, EntryKind::Plain, 10);
+    }
+    let (slot, _) = world.resume(offer("echo", 1), delivery, lease);
+    let frame = Frame::Append {
+        delivery,
+        seq: 5,
+        kind: EntryKind::Plain,
+        entry: vec![0; 10].into(),
+        acknowledged: 0,
+    };
+    let actions = world.frame(slot, frame);
+    let passed = End::Violation(crate::slot::Violation::WindowPassed);
+    assert_eq!(ends(&actions), [(slot, passed)]);
 }

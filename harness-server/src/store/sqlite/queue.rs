@@ -52,14 +52,19 @@ struct Held {
 }
 
 impl Backlog {
-    fn is_full_for(&self, step: &Step) -> bool {
+    /// Why a step may not wait, if it may not.
+    fn refusal(&self, step: &Step) -> Option<StoreError> {
+        if self.closed {
+            return Some(StoreError::Failed("it is closed".to_owned()));
+        }
         let (steps, bytes) = (self.steps.len(), self.bytes);
         let is_full = steps >= STEPS_MAX || bytes > BYTES_MAX;
         let is_half_full = steps >= STEPS_MAX / 2 || bytes > BYTES_MAX / 2;
         let held = step.run().and_then(|run| self.runs.get(&run));
         let holds_much =
             held.is_some_and(|held| held.steps >= LITTLE.steps || held.bytes > LITTLE.bytes);
-        is_full || (is_half_full && holds_much)
+        let by_run = !is_full;
+        (is_full || (is_half_full && holds_much)).then_some(StoreError::Overloaded { by_run })
     }
 
     fn put(&mut self, step: Step, done: Done) {
@@ -94,14 +99,7 @@ impl Backlog {
 impl Queue {
     pub(super) fn put(&self, step: Step, done: Done) {
         let mut backlog = self.lock();
-        let refused = if backlog.closed {
-            Some(StoreError::Failed("it is closed".to_owned()))
-        } else if backlog.is_full_for(&step) {
-            Some(StoreError::Overloaded)
-        } else {
-            None
-        };
-        if let Some(error) = refused {
+        if let Some(error) = backlog.refusal(&step) {
             drop(backlog);
             return done(Err(error));
         }
@@ -149,6 +147,11 @@ mod tests {
 
     /// An append of a run. Whether it may wait.
     fn waits(queue: &Queue, run: u128, bytes: usize) -> bool {
+        refusal(queue, run, bytes).is_none()
+    }
+
+    /// An append of a run. Why it may not wait, if so.
+    fn refusal(queue: &Queue, run: u128, bytes: usize) -> Option<StoreError> {
         let run = RunId(Uuid::from_u128(run));
         let entry = Entry {
             seq: 2,
@@ -169,7 +172,7 @@ mod tests {
         let (refused, told) = mpsc::channel();
         // One that waits is told nothing here.
         queue.put(step, Box::new(move |outcome| drop(refused.send(outcome))));
-        told.try_recv().is_err()
+        told.try_recv().ok().and_then(Result::err)
     }
 
     #[test]
@@ -178,6 +181,8 @@ mod tests {
             let queue = Queue::default();
             let taken = (0..2 * STEPS_MAX).take_while(|_| waits(&queue, 1, size));
             assert!(taken.count().abs_diff(count) <= 1, "half of the room");
+            let flood = StoreError::Overloaded { by_run: true };
+            assert_eq!(refusal(&queue, 1, size), Some(flood));
             for other in 2..200 {
                 assert!(waits(&queue, other, 128 * 1024), "run {other}");
             }
@@ -195,5 +200,7 @@ mod tests {
         let queue = Queue::default();
         let taken = (0..1000).take_while(|run| waits(&queue, *run, 1 << 20));
         assert!(taken.count() <= BYTES_MAX / (1 << 20) + 1);
+        let full = StoreError::Overloaded { by_run: false };
+        assert_eq!(refusal(&queue, 1000, 0), Some(full));
     }
 }

@@ -120,8 +120,13 @@ impl World {
         self.comes_back(call, work);
     }
 
-    /// While a run is away somebody wants another agent, or offers one, for which there may be no room.
+    /// While a run is away its worker is drained now and then, and somebody wants another agent, or
+    /// offers one, for which there may be no room.
     pub(crate) fn others_want_its_place(&mut self, worker: usize) {
+        if self.has_window() && self.random.percent(5) {
+            let after = self.random.micros(1000, 2_000_000);
+            self.later(after, What::Drain(worker));
+        }
         let is_tight = self.setting.limits.agents < AGENTS.len();
         if !self.has_window() || !is_tight || self.random.percent(50) {
             return;

@@ -1,5 +1,7 @@
 //! What Core does, held against what it must do.
 
+use std::time::Duration;
+
 use harness_server::dispatch::{Action, Note, Resumed};
 use harness_server::envelope::Code;
 use harness_server::ids::{Delivery, Lease, SchemaId};
@@ -23,7 +25,12 @@ impl Model {
                 request,
                 deadline,
                 replay,
+                window,
             } => {
+                let full = is_full(&self.slots[slot_index(*slot)].offer);
+                let waited = self.limits.interactive_reattach_window;
+                let waited = if full { waited } else { Duration::ZERO };
+                assert_eq!(*window, waited, "how long its worker is waited for");
                 assert!(replay.is_none(), "of an interactive run");
                 let run = run_of(*delivery);
                 let of = self.slots[slot_index(*slot)].worker;
@@ -288,6 +295,10 @@ impl Model {
                 let known = delivery.is_none_or(|held| run_of(held) < self.runs.len());
                 assert!(known && what.contains("worker"), "{delivery:?}: {what}");
             }
+            Note::Away { delivery, .. } => {
+                assert_eq!(self.expected_away.take(), Some(*delivery), "it is away");
+            }
+            Note::Resumed { worker, delivery } => self.is_back(worker_index(*worker), *delivery),
             Note::Stale { .. } => {
                 assert!(
                     std::mem::take(&mut self.expected_stale),
@@ -360,6 +371,7 @@ impl Model {
                 self.no_longer_free(id);
             }
         }
+        self.drained_stay_away(worker);
     }
 
     /// A worker is told to drain on a slot, once, and a minimal one not while it works.

@@ -89,10 +89,12 @@ impl Model {
             if entry.state == State::Ended {
                 break;
             }
-            held += usize::from(matches!(entry.state, State::Running(_)) && entry.agent == agent);
+            // A worker that comes back has its slot for what it was away with.
+            let works = matches!(entry.state, State::Running(_) | State::Away(_));
+            held += usize::from(works && entry.agent == agent);
             above = entry.parent;
         }
-        let slots = self.agents[agent].open.len();
+        let slots = self.agents[agent].open.len() + self.agents[agent].away;
         slots > 0 && held >= slots
     }
 

@@ -64,9 +64,14 @@ impl Model {
     pub(super) fn breaks_off(&mut self, id: usize, held: &Held) {
         let run = run_of(held.delivery);
         let window = self.limits.interactive_reattach_window;
-        let waits = is_full(&self.slots[id].offer) && !window.is_zero() && !self.leaving;
-        if waits {
+        let slot = &self.slots[id];
+        let may_come_back = is_full(&slot.offer) && !window.is_zero();
+        let is_wanted = !self.leaving && !self.drained[slot.worker];
+        let bytes = self.totals.queued_bytes + self.runs[run].bytes;
+        let has_room = self.away.len() < self.limits.away_runs && bytes <= self.limits.queue_bytes;
+        if may_come_back && is_wanted && has_room {
             self.met.push("went away");
+            self.expected_away = Some(held.delivery);
             self.waits_for_worker(run, self.now + window);
         } else {
             self.fail(run, Fault::counted(Code::WorkerLost), None);
@@ -77,11 +82,37 @@ impl Model {
         self.runs[run].state = State::Away(until);
         self.away.push(run);
         self.agents[self.runs[run].agent].away += 1;
+        self.totals.queued_bytes += self.runs[run].bytes;
     }
 
     pub(super) fn waits_no_more(&mut self, run: usize) {
         self.away.retain(|other| *other != run);
         self.agents[self.runs[run].agent].away -= 1;
+        self.totals.queued_bytes -= self.runs[run].bytes;
+    }
+
+    /// A drained worker may not come back.
+    pub(super) fn drained_stay_away(&mut self, worker: usize) {
+        for run in self.away.clone() {
+            if self.runs[run].hands.last().map(|hand| hand.worker) == Some(worker) {
+                self.met.push("drained while away");
+                self.fail(run, Fault::counted(Code::WorkerLost), None);
+            }
+        }
+    }
+
+    /// The log says that a worker has come back.
+    pub(super) fn is_back(&self, worker: usize, delivery: Delivery) {
+        let Some(Back::GoesOn(told, _)) = &self.expected_back else {
+            panic!("{delivery} is not resumed");
+        };
+        let hand = self.runs[run_of(delivery)].hands.last();
+        let whose = hand.map(|hand| hand.worker);
+        assert_eq!(
+            (told.delivery, whose),
+            (delivery, Some(worker)),
+            "who is back"
+        );
     }
 
     /// What a worker must come back to.
@@ -109,10 +140,8 @@ impl Model {
             .is_some_and(|hand| hand.full && (hand.worker, hand.lease) == (worker, resume.lease));
         let window = self.limits.interactive_reattach_window;
         let proves = proves && is_full(offer) && !window.is_zero();
-        let is_waiting = matches!(entry.state, State::Queued | State::BackingOff(_));
-        // Leases are kept of the newest attempt alone, and only as long as it may be gone on with.
-        let is_past = attempt < newest || (is_waiting && !(proves && entry.replied > 0));
-        match (is_past, proves) {
+        // Leases are kept of the newest attempt alone.
+        match (attempt < newest, proves) {
             (true, true) => return Back::Missed(vec![End::Superseded(delivery)]),
             (true, false) => return Back::Missed(vec![End::Superseded(delivery), not_yours()]),
             (false, false) => return nothing,

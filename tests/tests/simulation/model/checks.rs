@@ -20,6 +20,7 @@ impl Model {
             "{:?} has not come",
             self.expected_back
         );
+        assert_eq!(self.expected_away, None, "the log does not say it");
         self.check_away();
         assert!(
             self.expected_ack.is_none(),

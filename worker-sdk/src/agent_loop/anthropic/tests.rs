@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::{decode, stream};
 use crate::agent_loop::failure::{Answered, Failure, judge};
+use crate::agent_loop::message::Block;
 use crate::agent_loop::recorded::{self, Expected};
 use crate::agent_loop::response::{Finish, Response};
 
@@ -17,6 +18,15 @@ fn decoded(file: &str, body: &str, model: &str) -> Response {
         decode::response(body, model)
     };
     response.unwrap_or_else(|error| panic!("{file}: {error:?}"))
+}
+
+/// The signatures of an answer's thinking.
+fn signatures(response: &Response) -> Vec<&str> {
+    let signatures = response.blocks.iter().filter_map(|block| match block {
+        Block::Thinking { signature, .. } => signature.as_deref(),
+        Block::Text { .. } | Block::Call(_) => None,
+    });
+    signatures.collect()
 }
 
 const HAIKU: &str = "claude-haiku-4-5-20251001";
@@ -224,7 +234,7 @@ fn every_recorded_answer_decodes_to_what_it_holds() {
     );
     let signed = recorded::body("anthropic/thinking_tool_turn1.sse").expect("the folder is named");
     let response = decoded("x.sse", &signed, "m");
-    assert_eq!(recorded::signatures(&response), ["signature_REDACTED_2"]);
+    assert_eq!(signatures(&response), ["signature_REDACTED_2"]);
 }
 
 #[test]
@@ -306,7 +316,7 @@ fn a_streamed_answer_is_put_together_and_cut_anywhere_it_is_none() {
     let response = decoded("x.sse", STREAM, "claude-x");
     assert_eq!(response.finish, Finish::ToolCalls);
     assert_eq!(response.calls()[0].arguments, r#"{"for": "東京"}"#);
-    assert_eq!(recorded::signatures(&response), ["c2ln+/="]);
+    assert_eq!(signatures(&response), ["c2ln+/="]);
     assert_eq!(response.usage.input_tokens, Some(14));
     assert_eq!(response.usage.cached_tokens, Some(4));
     assert_eq!(response.usage.output_tokens, Some(25));

@@ -44,7 +44,7 @@ impl ToolContext {
         self.attempt
     }
 
-    /// What is left until the run's deadline.
+    /// What is left until the run's deadline, or the attempt's timeout if that is sooner.
     pub fn time_left(&self) -> Duration {
         self.ctx.time_left()
     }
