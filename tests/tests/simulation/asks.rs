@@ -41,15 +41,16 @@ impl Templates {
 }
 
 impl World {
-    pub(crate) fn ask(&mut self) {
+    pub(crate) fn ask(&mut self, waits_for: Option<usize>) {
         let run = self.model.runs.len();
+        let paces = if self.has_window() { 45 } else { 25 };
         let random = &mut self.random;
-        let agent = random.mostly(70, 0, &[0, 1, 2]);
+        let agent = waits_for.unwrap_or_else(|| random.mostly(70, 0, &[0, 1, 2]));
         let timeout = random.time(20 * MILLI, 40 * SECOND);
         let selector = random.mostly(75, LABELS[0], &LABELS);
         let priority = random.mostly(60, 0, &[-100, -1, 1, 100]);
-        let wait_for_agent = random.percent(40);
-        let paced = random.percent(25);
+        let wait_for_agent = waits_for.is_some() || random.percent(40);
+        let paced = random.percent(paces);
         let watched = random.percent(15);
         let patience = random.percent(20).then(|| random.micros(100, 20_000_000));
         let policy = self.policy();
@@ -133,7 +134,10 @@ impl World {
         let newest = self.model.runs.len() - 1;
         let last = |back: usize| newest - back.min(newest);
         let from = self.random.index(4);
-        let runs = |run: &usize| matches!(self.model.runs[*run].state, State::Running(_));
+        let runs = |run: &usize| {
+            let state = self.model.runs[*run].state;
+            matches!(state, State::Running(_) | State::Away(_))
+        };
         let run = (from..8).map(last).find(runs).unwrap_or(last(from));
         let wrong = u32::from(self.random.percent(10));
         Some(Delivery {

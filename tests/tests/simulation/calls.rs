@@ -1,15 +1,18 @@
 //! Workers: what each does with its calls, well and badly.
 
-use harness_server::dispatch::Event;
+use harness_server::dispatch::{Back, Event};
 use harness_server::ids::{Delivery, Lease};
 use harness_server::slot::{EntryKind, Level};
 
 use crate::frames::{Down, Says, Up};
-use crate::model::{Trigger, slot_id, worker_id};
+use crate::model::{Trigger, slot_id};
 use crate::world::{What, World};
 
+mod coming_back;
 mod endings;
 
+pub(crate) use coming_back::Previous;
+use coming_back::at_level;
 use endings::Then;
 
 /// A slot's number before its hello was taken.
@@ -18,6 +21,7 @@ const UNKNOWN: usize = usize::MAX;
 /// One call, seen by its worker.
 pub(crate) struct Call {
     worker: usize,
+    level: Level,
     /// The slot it is to the harness.
     pub(crate) slot: usize,
     /// The harness knows that it is gone, or nothing of it arrives any more.
@@ -26,7 +30,7 @@ pub(crate) struct Call {
     pub(crate) written: u64,
     last_up: u64,
     last_down: u64,
-    released: Option<(Delivery, Lease)>,
+    previous: Previous,
     side: Side,
     /// The newest step.
     step: u32,
@@ -43,8 +47,9 @@ enum Side {
     Over,
 }
 
+/// What a worker has in hand.
 #[derive(Clone, Copy, Debug)]
-struct Work {
+pub(crate) struct Work {
     delivery: Delivery,
     lease: Lease,
     seq: u64,
@@ -61,23 +66,27 @@ impl Call {
 }
 
 impl World {
-    pub(crate) fn dials(&mut self, worker: usize, released: Option<(Delivery, Lease)>) {
+    pub(crate) fn dials(&mut self, worker: usize, previous: Previous) {
         let now = self.micros();
         let call = self.calls.len();
         if call > 4 * self.setting.workers.len() + 8 {
             return;
         }
+        let previous = self.wants_more(previous);
+        let level = self.level_of(worker, previous);
+        let silent = self.random.percent(3);
         self.calls.push(Call {
             worker,
+            level,
             slot: UNKNOWN,
             gone: false,
             written: 0,
             last_up: now,
             last_down: now,
-            released,
+            previous,
             side: Side::Dials,
             step: 0,
-            silent: self.random.percent(3),
+            silent,
             past: None,
         });
         self.sends(call, Up::Hello);
@@ -86,14 +95,10 @@ impl World {
     /// The harness takes a hello.
     pub(crate) fn opens(&mut self, call: usize) {
         let worker = self.calls[call].worker;
-        if let Some((delivery, lease)) = self.calls[call].released {
-            self.before(Trigger::Released);
-            self.model.released(worker, delivery, lease);
-            self.apply(Event::Released {
-                worker: worker_id(worker),
-                delivery,
-                lease,
-            });
+        let previous = self.calls[call].previous;
+        let behind = self.random.percent(50);
+        if !behind {
+            self.is_released(worker, previous);
         }
         let id = self.model.slots.len();
         self.calls[call].slot = id;
@@ -102,13 +107,19 @@ impl World {
             let of = &self.setting.workers[worker];
             (of.offer.clone(), of.agent)
         };
+        let offer = at_level(offer, self.calls[call].level);
+        let resume = self.resume_of(previous);
         self.before(Trigger::Opened(id));
-        self.model.opened(id, offer.clone(), agent, worker);
+        self.model
+            .opened((id, offer.clone()), agent, worker, resume);
         self.apply(Event::Opened {
             slot: slot_id(id),
             offer: (*offer).clone(),
-            back: None,
+            back: resume.map(|resume| Back::Resume(resume.delivery, resume.lease)),
         });
+        if behind {
+            self.is_released(worker, previous);
+        }
     }
 
     /// Puts a frame on its way to the harness, behind those before it.
@@ -150,8 +161,11 @@ impl World {
             return;
         }
         match down {
-            Down::Welcome => {
-                self.calls[call].side = Side::Idle;
+            Down::Welcome(resumed) => {
+                match (self.calls[call].previous, resumed) {
+                    (Previous::Resume(at), Some(resumed)) => self.goes_on(call, at, resumed),
+                    _ => self.calls[call].side = Side::Idle,
+                }
                 if self.is_full(call) && !self.calls[call].silent {
                     self.later(4_500_000, What::Beat(call));
                 }
@@ -164,6 +178,7 @@ impl World {
             Down::Acknowledged(seq) => {
                 if let Side::Works(work) = &mut self.calls[call].side {
                     work.acknowledged = seq;
+                    work.seq = work.seq.max(seq);
                 }
             }
             // Most finish and leave; what does not is ended when it has been idle for long.
@@ -173,40 +188,43 @@ impl World {
                     self.calls[call].side = Side::Over;
                 }
             }
-            Down::End => self.is_ended(call),
+            Down::End { lost } => self.is_ended(call, lost),
         }
     }
 
     fn is_full(&self, call: usize) -> bool {
-        self.setting.workers[self.calls[call].worker].offer.level == Level::Full
+        self.calls[call].level == Level::Full
     }
 
     fn takes(&mut self, call: usize, delivery: Delivery, lease: Lease) {
         if !matches!(self.calls[call].side, Side::Idle) {
             return;
         }
-        let mischief = self.setting.workers[self.calls[call].worker].mischief;
-        let declines = self.setting.workers[self.calls[call].worker].declines;
-        let of_pool = self.setting.workers[self.calls[call].worker].of_pool;
-        let bad = self.random.percent(mischief);
+        let worker = &self.setting.workers[self.calls[call].worker];
+        let (declines, dies, of_pool) = (worker.declines, worker.dies, worker.of_pool);
+        let bad = self.random.percent(worker.mischief);
         let then = match (declines, bad) {
+            _ if dies => Then::Cut,
             (true, _) => Then::Reply(Says::Declined),
             (false, true) => self.bad_end(of_pool),
             (false, false) => Then::Reply(Says::Value),
         };
-        let appends = if self.random.percent(70) {
+        let none = if self.may_come_back(call) { 40 } else { 70 };
+        let appends = if self.random.percent(none) {
             0
         } else {
             self.random.below(8) as u32
         };
-        self.calls[call].side = Side::Works(Work {
+        let work = Work {
             delivery,
             lease,
             seq: 0,
             acknowledged: 0,
             appends,
             then,
-        });
+        };
+        self.calls[call].side = Side::Works(work);
+        self.remembers(work);
         let deaf = bad && self.random.percent(30);
         if self.is_full(call) && !deaf && !self.calls[call].silent {
             self.sends(call, Up::Heartbeat(Some(delivery)));
@@ -237,10 +255,7 @@ impl World {
         if self.is_full(call) && unacked >= self.setting.limits.slot.unacked_entries as u64 {
             return self.steps_later(call, 2_000_000);
         }
-        // Half of what the window takes, so that its bytes are never passed.
-        let bytes = self
-            .random
-            .below(1000 / self.setting.limits.slot.unacked_entries as u64);
+        let bytes = self.entry_bytes();
         work.seq += 1;
         work.appends -= 1;
         let step = self.is_full(call) && self.random.percent(30);
@@ -254,7 +269,16 @@ impl World {
             self.appends(call, &work, work.seq, kind, bytes);
         }
         self.calls[call].side = Side::Works(work);
+        if self.may_come_back(call) && self.random.percent(20) {
+            return self.breaks_off(call, work);
+        }
         self.steps_later(call, 1_000_000);
+    }
+
+    /// Half of what the window takes, so that its bytes are never passed.
+    fn entry_bytes(&mut self) -> u64 {
+        let entries = self.setting.limits.slot.unacked_entries as u64;
+        self.random.below(1000 / entries)
     }
 
     fn appends(&mut self, call: usize, work: &Work, seq: u64, kind: EntryKind, bytes: u64) {
@@ -272,16 +296,25 @@ impl World {
 
     /// Gives its call up and opens another, some time.
     fn dials_again(&mut self, call: usize, released: Option<(Delivery, Lease)>) {
+        let previous = released.map_or(Previous::Nothing, |(delivery, lease)| {
+            Previous::Released(delivery, lease)
+        });
         self.calls[call].side = Side::Over;
         if self.random.percent(75) {
             let after = self.random.micros(1000, 10_000_000);
             let worker = self.calls[call].worker;
-            self.later(after, What::Dial(worker, released));
+            self.later(after, What::Dial(worker, previous));
         }
     }
 
     /// The harness has ended the call: work stops at once, late, or is never said to have.
-    fn is_ended(&mut self, call: usize) {
+    fn is_ended(&mut self, call: usize, lost: bool) {
+        if let Side::Works(work) = self.calls[call].side
+            && lost
+            && self.may_come_back(call)
+        {
+            return self.comes_back(call, work);
+        }
         let released = match self.calls[call].side {
             Side::Works(work) if self.random.percent(85) => {
                 let wrong = self.random.percent(15);

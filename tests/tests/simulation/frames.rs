@@ -1,7 +1,7 @@
 //! Frames on their way between workers and harness: small copies of Core's own, cheap to queue.
 
 use bytes::Bytes;
-use harness_server::dispatch::{Frame, Reply};
+use harness_server::dispatch::{Frame, Reply, Resumed};
 use harness_server::envelope::{Code, Failure, Payload};
 use harness_server::ids::{Delivery, Lease};
 use harness_server::slot::EntryKind;
@@ -35,7 +35,7 @@ pub(crate) enum Up {
 }
 
 /// What a reply says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Says {
     Value,
     Error {
@@ -51,11 +51,14 @@ pub(crate) enum Says {
 /// What the harness writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Down {
-    Welcome,
+    Welcome(Option<Resumed>),
     Request(Delivery, Lease),
     Acknowledged(u64),
     Drain,
-    End,
+    /// Whether it is a lost call to a worker, which may come back to its work.
+    End {
+        lost: bool,
+    },
 }
 
 /// The type that policies of the simulation never retry.

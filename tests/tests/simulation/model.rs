@@ -8,6 +8,7 @@
 mod account;
 mod actions;
 mod answers;
+mod away;
 mod checks;
 mod frames;
 mod placing;
@@ -22,8 +23,10 @@ use harness_server::retry::Policy;
 use harness_server::slot::{End, Level};
 
 use account::{Agent, Expected, Fault, Held, Judged, Run, Slot, Totals, Unreleased};
+use away::{Back, Hand};
 
 pub(crate) use account::{Asked, State};
+pub(crate) use away::Resume;
 
 /// The longest a due tick may be late without a leap of the clock.
 pub(crate) const TICK: Duration = Duration::from_millis(20);
@@ -45,6 +48,7 @@ pub(crate) enum Trigger {
     Stopping,
     Pooled,
     Released,
+    Perished,
     Ask(usize),
     Judged(usize),
     Read,
@@ -72,6 +76,12 @@ pub(crate) struct Model {
     watched_most: usize,
     answered: Vec<usize>,
     backing_off: Vec<usize>,
+    /// Runs whose worker is waited for.
+    away: Vec<usize>,
+    /// Runs that have ended so far.
+    ends: usize,
+    /// What the tally is to count.
+    pub(crate) met: Vec<&'static str>,
     /// A paced append that this event takes: its run and number.
     taken: Option<(usize, u64)>,
     pub(crate) leaving: bool,
@@ -82,6 +92,10 @@ pub(crate) struct Model {
     last_lease: u128,
     /// How the call that the event is about must end.
     expected_end: Option<(usize, Expected)>,
+    /// What the log must say to be away.
+    expected_away: Option<Delivery>,
+    /// What the resume in the hello must come to.
+    expected_back: Option<Back>,
     expected_ack: Option<(usize, u64)>,
     expected_stale: bool,
     expected_released: Option<bool>,
@@ -105,6 +119,9 @@ impl Model {
             unreleased: Vec::new(),
             drained: vec![false; workers],
             backing_off: Vec::new(),
+            away: Vec::new(),
+            ends: 0,
+            met: Vec::new(),
             watching: 0,
             watched_most: 0,
             answered: Vec::new(),
@@ -116,6 +133,8 @@ impl Model {
             order: 0,
             last_lease: 0,
             expected_end: None,
+            expected_away: None,
+            expected_back: None,
             expected_ack: None,
             expected_stale: false,
             expected_released: None,
@@ -133,12 +152,19 @@ impl Model {
         self.agents_before = agents_before;
         self.event += 1;
         self.expected_end = None;
+        self.expected_back = None;
         self.expected_ack = None;
         self.expected_stale = false;
     }
 
     /// A hello is about to be taken.
-    pub(crate) fn opened(&mut self, id: usize, offer: Arc<Offer>, agent: usize, worker: usize) {
+    pub(crate) fn opened(
+        &mut self,
+        (id, offer): (usize, Arc<Offer>),
+        agent: usize,
+        worker: usize,
+        resume: Option<Resume>,
+    ) {
         assert_eq!(id, self.slots.len());
         let of = &self.agents[agent];
         let class = (offer.request_schema, offer.max_receive_bytes);
@@ -146,11 +172,16 @@ impl Model {
         let certainly = self.drained[worker]
             || self.workers[worker].0 >= self.limits.worker_slots
             || (!known_class && of.classes.len() >= self.limits.agent_classes);
-        let no_room = of.open.is_empty() && self.agents_before >= self.limits.agents;
+        let is_in_use = !of.open.is_empty() || of.away > 0;
+        let no_room = !is_in_use && self.agents_before >= self.limits.agents;
         if self.leaving {
             self.expected_end = Some((id, Expected::Exactly(End::Leaving)));
         } else if certainly || no_room {
             self.expected_end = Some((id, Expected::Refused { certainly }));
+        }
+        if self.expected_end.as_ref().is_none_or(is_uncertain) {
+            self.expected_back =
+                resume.map(|resume| self.comes_back(&offer, agent, worker, resume));
         }
         self.slots.push(Slot {
             offer,
@@ -164,26 +195,6 @@ impl Model {
             heard: self.now,
             free: None,
         });
-    }
-
-    /// A call is about to be reported as gone.
-    pub(crate) fn lost(&mut self, id: usize) {
-        if let Some(held) = self.close(id) {
-            self.fail(
-                run_of(held.delivery),
-                Fault::counted(Code::WorkerLost),
-                None,
-            );
-        }
-    }
-
-    /// The process behind a call is about to be reported as dead.
-    pub(crate) fn died(&mut self, id: usize) {
-        if let Some(held) = self.close(id) {
-            let run = run_of(held.delivery);
-            self.runs[run].killed += 1;
-            self.fail(run, Fault::counted(Code::WorkerLost), None);
-        }
     }
 
     /// A pool is about to stand elsewhere.
@@ -245,7 +256,8 @@ impl Model {
         let depth = match asked.request.parent {
             None => Some(0),
             Some(parent) => self.runs.get(run_of(parent)).and_then(|above| {
-                let runs = matches!(above.state, State::Running(_));
+                // The work goes on while its call is lost.
+                let runs = matches!(above.state, State::Running(_) | State::Away(_));
                 let depth = above.depth + 1;
                 (runs && above.attempt == parent.attempt.0 && depth <= 16).then_some(depth)
             }),
@@ -266,6 +278,12 @@ impl Model {
             depth: depth.unwrap_or_default(),
             state: State::Ended,
             attempt: 0,
+            hands: Vec::new(),
+            taken: 0,
+            replied: 0,
+            outcome: None,
+            ended_at: self.now,
+            ends_before: 0,
             counted: 0,
             uncounted_in_row: 0,
             killed: 0,
@@ -319,6 +337,10 @@ impl Model {
             State::BackingOff(_) => self.backing_off.retain(|other| *other != run),
             State::Owed(_) => self.owed -= 1,
             State::Running(_) => entry.attempt_ends = None,
+            State::Away(_) => {
+                entry.attempt_ends = None;
+                self.waits_no_more(run);
+            }
             State::Ended => {}
         }
     }
@@ -417,4 +439,9 @@ fn worker_index(worker: WorkerId) -> usize {
 
 fn is_full(offer: &Offer) -> bool {
     offer.level == Level::Full
+}
+
+/// Whether a hello may be refused and need not.
+fn is_uncertain((_, expected): &(usize, Expected)) -> bool {
+    matches!(expected, Expected::Refused { certainly: false })
 }

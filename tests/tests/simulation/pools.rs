@@ -3,13 +3,13 @@
 
 use harness_server::dispatch::{Event, Pooled};
 use harness_server::envelope::{Code, Failure};
-use harness_server::ids::AgentKey;
+use harness_server::ids::{AgentKey, Delivery};
 use harness_server::journal::Proof;
 use harness_server::pool::Rung;
 
 use crate::model::{Trigger, worker_id};
 use crate::setting::AGENTS;
-use crate::world::World;
+use crate::world::{What, World};
 
 impl World {
     /// A process with cancelled work has come to a rung, which operators see.
@@ -33,6 +33,35 @@ impl World {
         let proof = Proof::Killed;
         self.apply(Event::Stopped { worker, proof });
         assert!(!self.core.owes_more(worker, None), "{worker} has stopped");
+    }
+
+    /// A call is lost; of a process that the harness has started it may soon be known that it is dead.
+    pub(crate) fn may_have_died(&mut self, worker: usize, delivery: Delivery) {
+        let of = &self.setting.workers[worker];
+        let (of_pool, dies) = (of.of_pool, of.dies);
+        if dies || (of_pool && self.random.percent(70)) {
+            let by_itself = dies || self.random.percent(70);
+            let after = self
+                .random
+                .micros(1000, if dies { 500_000 } else { 5_000_000 });
+            self.later(after, What::Perished(worker, delivery, by_itself));
+        }
+        // Somebody else's death is nothing to it.
+        if self.random.percent(5) {
+            let other = self.random.index(self.setting.workers.len());
+            self.later(1000, What::Perished(other, delivery, true));
+        }
+    }
+
+    /// The process of a lost call is dead.
+    pub(crate) fn perished(&mut self, worker: usize, delivery: Delivery, by_itself: bool) {
+        self.before(Trigger::Perished);
+        self.model.perished(worker, delivery, by_itself);
+        let failure = || Failure::new(Code::WorkerLost, "the worker's process died");
+        self.apply(Event::Perished {
+            work: (worker_id(worker), delivery),
+            failure: by_itself.then(failure),
+        });
     }
 
     /// A pool stands elsewhere.

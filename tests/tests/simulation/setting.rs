@@ -35,6 +35,8 @@ pub(crate) struct Worker {
     pub(crate) declines: bool,
     /// Whether the harness has started it, and so knows how it ends.
     pub(crate) of_pool: bool,
+    /// Its process dies of whatever it gets.
+    pub(crate) dies: bool,
     pub(crate) slots: usize,
 }
 
@@ -74,6 +76,10 @@ impl Setting {
 }
 
 fn limits(random: &mut Random, huge: bool) -> Limits {
+    let windows = [SECOND, 3 * SECOND, 10 * SECOND];
+    let window = random.mostly(50, Duration::ZERO, &windows);
+    // Where runs may be away, agents make room for each other more often.
+    let few = if window.is_zero() { 8 } else { 1 };
     let mut limits = Limits {
         slot: slot::Rules {
             heartbeat_interval: 5 * SECOND,
@@ -86,7 +92,7 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
         queue_runs: random.pick(&[0, 1, 3, 20, 20]),
         queue_bytes: random.pick(&[500, 3_000, 100_000]),
         worker_slots: random.pick(&[1, 2, 8, 8, 8, 8, 8, 8]),
-        agents: random.pick(&[1, 2, 8, 8, 8, 8, 8, 8]),
+        agents: random.pick(&[1, 2, few, few, 8, 8, 8, 8]),
         agent_classes: random.pick(&[1, 2, 8, 8, 8, 8, 8, 8]),
         agent_kept: 3600 * SECOND,
         connecting_timeout: 10 * SECOND,
@@ -98,8 +104,8 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
             bytes: 0,
         },
         reattach_window: Duration::ZERO,
-        interactive_reattach_window: Duration::ZERO,
-        away_runs: 10,
+        interactive_reattach_window: window,
+        away_runs: random.pick(&[0, 1, 2, 10, 10, 10, 10, 10]),
         journal: journal::Limits {
             entries: random.pick(&[1, 3, 100]),
             bytes: random.pick(&[100, 10_000]),
@@ -134,6 +140,7 @@ fn worker(n: usize, random: &mut Random) -> Worker {
     } else {
         random.below(4)
     };
+    let of_pool = random.percent(25);
     Worker {
         agent,
         offer: Arc::new(Offer {
@@ -159,7 +166,8 @@ fn worker(n: usize, random: &mut Random) -> Worker {
         }),
         mischief: random.pick(&[0, 10, 40, 90]),
         declines: random.percent(3),
-        of_pool: random.percent(25),
+        of_pool,
+        dies: of_pool && random.percent(35),
         slots: 1 + random.index(3),
     }
 }

@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 73] = [
+const EVERYTHING: [&str; 84] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
@@ -40,14 +40,20 @@ const EVERYTHING: [&str; 73] = [
     "end heartbeats missed",
     "end idle",
     "end leaving",
+    "end missed cancelled",
+    "end missed deadline",
+    "end missed superseded",
     "end not accepted",
+    "end not yours",
     "end refused",
     "end second hello",
     "end step from minimal",
+    "end superseded",
     "end unknown frame",
     "end window passed",
     "end wrong attempt",
     "drain",
+    "drained while away",
     "durable: a failed attempt is resumed",
     "durable: a process dies",
     "durable: a request is not read",
@@ -89,6 +95,11 @@ const EVERYTHING: [&str; 73] = [
     "note gave up",
     "note released",
     "note released unknown",
+    "perished while away",
+    "released while away",
+    "resumed",
+    "resumed after its reply",
+    "stayed away",
 ];
 
 impl Tally {
@@ -225,7 +236,8 @@ fn name(end: &End) -> &'static str {
         End::NotAccepted(_) => "end not accepted",
         End::HeartbeatsMissed => "end heartbeats missed",
         End::Leaving => "end leaving",
-        End::StoreFailed | End::Superseded(_) => unreachable!("no run is durable here"),
+        End::StoreFailed => unreachable!("no run is durable here"),
+        End::Superseded(_) => "end superseded",
         End::WrongAttempt { .. } => "end wrong attempt",
         End::FrameTooLarge { .. } => "end frame too large",
         End::Refused(_) => "end refused",

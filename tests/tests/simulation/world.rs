@@ -9,9 +9,10 @@ use harness_server::envelope::{Code, Failure};
 use harness_server::ids::{Delivery, Lease, SchemaId};
 use harness_server::pool::Rung;
 use harness_server::retry::{Policy, Waits};
+use harness_server::slot::End;
 
 use crate::asks::Templates;
-use crate::calls::Call;
+use crate::calls::{Call, Previous, Work};
 use crate::frames::{Down, Up};
 use crate::model::{
     Model, Trigger, back_off, run_id, run_index, run_of, slot_id, slot_index, worker_id,
@@ -33,11 +34,12 @@ pub(crate) enum What {
     Beat(usize),
     /// An idle worker does something nobody asked for.
     Idle(usize),
-    /// A worker opens a call, after cancelled work has stopped or not.
-    Dial(usize, Option<(Delivery, Lease)>),
+    /// A worker opens a call, and says what became of the one before.
+    Dial(usize, Previous),
     /// The harness writes an acknowledgement.
     Acknowledge(usize, u64),
-    Ask,
+    /// Somebody asks, or waits for this agent, whether it is known or not.
+    Ask(Option<usize>),
     HangUp(usize),
     /// The caller of a run reads its journal.
     Read(usize),
@@ -49,6 +51,8 @@ pub(crate) enum What {
     Stopping(usize, Rung),
     /// Nothing is left of a process.
     Stopped(usize),
+    /// The process of a lost call is dead, by itself or not.
+    Perished(usize, Delivery, bool),
     /// A pool names an agent and crash-loops or not, or does so no more.
     Pooled(usize, Option<bool>),
     Tick,
@@ -59,6 +63,9 @@ pub(crate) enum What {
 }
 
 struct Entry(u64, u64, What);
+
+/// By then an agent is forgotten that was used last when all was over, in microseconds.
+const AT_REST: u64 = 3 * 3600 * 1_000_000;
 
 /// Leases in a row; the chance of a back-off is in its policy.
 pub(crate) struct InARow(pub(crate) u128);
@@ -96,6 +103,8 @@ pub(crate) struct World {
     pub(crate) calls: Vec<Call>,
     /// The call of each slot.
     pub(crate) by_slot: Vec<usize>,
+    /// What workers had in hand when their calls broke.
+    pub(crate) lost_works: Vec<Work>,
     pub(crate) templates: Templates,
 }
 
@@ -124,6 +133,7 @@ impl World {
             setting,
             calls: Vec::new(),
             by_slot: Vec::new(),
+            lost_works: Vec::new(),
             templates: Templates::new(),
         }
     }
@@ -151,12 +161,12 @@ impl World {
                 let at = self
                     .random
                     .below(if early { ends_at / 20 } else { ends_at });
-                self.later(at, What::Dial(worker, None));
+                self.later(at, What::Dial(worker, Previous::Nothing));
             }
         }
         for _ in 0..self.setting.asks {
             let at = self.random.below(ends_at * 3 / 4);
-            self.later(at, What::Ask);
+            self.later(at, What::Ask(None));
         }
         if self.random.percent(30) {
             for _ in 0..=self.random.below(2) {
@@ -214,9 +224,9 @@ impl World {
             What::Step(call, number) => self.steps(call, number),
             What::Beat(call) => self.beats(call),
             What::Idle(call) => self.idles(call),
-            What::Dial(worker, released) => self.dials(worker, released),
+            What::Dial(worker, previous) => self.dials(worker, previous),
             What::Acknowledge(call, seq) => self.acknowledges(call, seq),
-            What::Ask => self.ask(),
+            What::Ask(waits_for) => self.ask(waits_for),
             What::HangUp(run) => self.hang_up(run),
             What::Read(run) => self.caller_reads(run),
             What::CeaseToWatch(run) => self.watches(run, false),
@@ -231,6 +241,9 @@ impl World {
             What::Judged(run, schema) => self.judged(run, schema),
             What::Stopping(worker, rung) => self.stopping(worker, rung),
             What::Stopped(worker) => self.stopped(worker),
+            What::Perished(worker, delivery, by_itself) => {
+                self.perished(worker, delivery, by_itself);
+            }
             What::Pooled(agent, pool) => self.pooled(agent, pool),
             What::Tick => {
                 self.tick_at = None;
@@ -250,8 +263,15 @@ impl World {
                 });
             }
         }
+        self.counts(tally);
+    }
+
+    fn counts(&mut self, tally: &mut Tally) {
         for action in self.actions.drain(..) {
             tally.count(&action);
+        }
+        for what in self.model.met.drain(..) {
+            tally.meet(what);
         }
     }
 
@@ -301,7 +321,9 @@ impl World {
 
     fn act_out(&mut self, action: &Action) {
         match action {
-            Action::Welcome { slot, .. } => self.writes(slot_index(*slot), Down::Welcome),
+            Action::Welcome { slot, resumed } => {
+                self.writes(slot_index(*slot), Down::Welcome(*resumed));
+            }
             Action::Deliver {
                 slot,
                 delivery,
@@ -321,7 +343,10 @@ impl World {
                     self.acknowledges(slot_index(*slot), *seq);
                 }
             }
-            Action::End { slot, .. } => self.writes(slot_index(*slot), Down::End),
+            Action::End { slot, end } => {
+                let lost = matches!(end, End::HeartbeatsMissed | End::Leaving);
+                self.writes(slot_index(*slot), Down::End { lost });
+            }
             Action::Judge { run, schema, .. } => {
                 let after = self.random.micros(10, 500_000);
                 self.later(after, What::Judged(run_index(*run), *schema));
@@ -371,17 +396,25 @@ impl World {
         let id = self.calls[call].slot;
         self.calls[call].gone = true;
         let slot = slot_id(id);
-        let of_pool = self.setting.workers[self.model.slots[id].worker].of_pool;
-        if of_pool && self.random.percent(70) {
+        let worker = self.model.slots[id].worker;
+        let of = &self.setting.workers[worker];
+        // Some deaths are known only after the connection is seen to be gone.
+        let is_known_at_once = if of.dies { 50 } else { 70 };
+        if of.of_pool && self.random.percent(is_known_at_once) {
             self.before(Trigger::Died(id));
             self.model.died(id);
             let failure = Failure::new(Code::WorkerLost, "the worker died");
             return self.apply(Event::Died { slot, failure });
         }
+        let held = self.model.slots[id].held.as_ref().map(|held| held.delivery);
         self.before(Trigger::Lost(id));
         self.model.lost(id);
         let why = String::new();
         self.apply(Event::Lost { slot, why });
+        if let Some(delivery) = held {
+            self.may_have_died(worker, delivery);
+            self.others_want_its_place(worker);
+        }
     }
 
     /// Has the timer come due when Core wants it, or a little later.
@@ -413,15 +446,15 @@ impl World {
         for agent in 0..AGENTS.len() {
             self.pooled(agent, None);
         }
+        let rests_at = self.micros + AT_REST;
         while let Some(wake) = self.core.next_wake() {
+            assert!(self.micros < rests_at, "it never comes to rest");
             let at = wake.saturating_duration_since(self.base).as_micros() as u64 + 1;
             self.micros = self.micros.max(at);
             self.model.leapt_to = self.now();
             self.tick();
         }
-        for action in self.actions.drain(..) {
-            tally.count(&action);
-        }
+        self.counts(tally);
         self.model.check_nothing_is_left(&self.core);
     }
 }

@@ -85,7 +85,10 @@ impl World {
 
     pub(super) fn finishes(&mut self, call: usize, work: Work) {
         match work.then {
-            Then::Reply(says) => self.replies(call, &work, says),
+            Then::Reply(says) => {
+                self.replies(call, &work, says);
+                self.is_unsure_of_its_reply(call, work);
+            }
             Then::ReplyTwice => {
                 self.replies(call, &work, Says::Value);
                 self.replies(call, &work, Says::Invalid);
@@ -103,6 +106,7 @@ impl World {
                 self.sends(call, Up::HalfClose);
                 self.dials_again(call, None);
             }
+            Then::Cut if self.outlives_its_call(call) => self.breaks_off(call, work),
             Then::Cut => self.cuts(call, Some((work.delivery, work.lease))),
             Then::Break(how) => self.breaks(call, &work, how),
         }

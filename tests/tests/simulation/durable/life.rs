@@ -192,11 +192,10 @@ impl World {
         (head, again): (u64, bool),
         tally: &mut Tally,
     ) {
-        let is_stale = self
-            .disk
-            .rows
-            .get(&run)
-            .is_some_and(|row| row.head() != head);
+        let row = self.disk.rows.get(&run);
+        let is_stale = row.is_some_and(|row| row.head() != head);
+        // The engine notes what ends while it reads, and does not make that again.
+        let adopted = adopted.filter(|_| !row.is_some_and(|row| row.state.is_ended()));
         let pending = self.disk.line.iter().any(|line| line.is_of(run));
         if is_stale || pending {
             self.disk.shaken.insert(run);

@@ -10,6 +10,8 @@ use harness_server::ids::{Delivery, Lease, SchemaId};
 use harness_server::retry::Policy;
 use harness_server::slot::End;
 
+use super::Hand;
+
 /// One slot, as its call shows it.
 pub(crate) struct Slot {
     pub(crate) offer: Arc<Offer>,
@@ -42,6 +44,8 @@ pub(crate) enum State {
     Queued,
     Running(usize),
     BackingOff(Instant),
+    /// Its call is lost, and its worker has until then to come back.
+    Away(Instant),
     /// Its outcome is clear; this very event must bring it. None is a value.
     Owed(Option<Code>),
     Ended,
@@ -70,6 +74,17 @@ pub(crate) struct Run {
     pub(crate) depth: u32,
     pub(crate) state: State,
     pub(crate) attempt: u32,
+    /// Whose each attempt was, the first first.
+    pub(crate) hands: Vec<Hand>,
+    /// The last number taken of the newest attempt's worker.
+    pub(crate) taken: u64,
+    /// That of the reply it has ended with; 0 where none was taken.
+    pub(crate) replied: u64,
+    /// How it has ended, if it has, and without a value.
+    pub(crate) outcome: Option<Code>,
+    pub(crate) ended_at: Instant,
+    /// How many runs had ended before it.
+    pub(crate) ends_before: usize,
     pub(crate) counted: u32,
     pub(crate) uncounted_in_row: u32,
     /// Workers that died with it in hand.
@@ -96,6 +111,8 @@ pub(crate) struct Agent {
     pub(crate) queued: Vec<usize>,
     /// Of the runs that wait, how many count.
     pub(crate) waiting: usize,
+    /// Runs whose worker is waited for.
+    pub(crate) away: usize,
     pub(crate) classes: Vec<(Option<SchemaId>, u64, usize)>,
     pub(crate) offered: bool,
     /// Whether its pool crash-loops; none when it has none.

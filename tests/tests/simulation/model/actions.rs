@@ -1,9 +1,11 @@
 //! What Core does, held against what it must do.
 
-use harness_server::dispatch::{Action, Note};
+use std::time::Duration;
+
+use harness_server::dispatch::{Action, Note, Resumed};
 use harness_server::envelope::Code;
 use harness_server::ids::{Delivery, Lease, SchemaId};
-use harness_server::slot::End;
+use harness_server::slot::{End, Refusal};
 
 use super::{
     Expected, Fault, Judged, Model, State, Trigger, Unreleased, is_full, run_index, run_of,
@@ -14,7 +16,7 @@ impl Model {
     /// Takes one action, in the order Core gave them.
     pub(crate) fn action(&mut self, action: &Action) {
         match action {
-            Action::Welcome { slot, .. } => self.welcome(slot_index(*slot)),
+            Action::Welcome { slot, resumed } => self.welcome(slot_index(*slot), *resumed),
             Action::Deliver {
                 slot,
                 worker,
@@ -25,7 +27,10 @@ impl Model {
                 replay,
                 window,
             } => {
-                assert!(window.is_zero(), "no worker is waited for");
+                let full = is_full(&self.slots[slot_index(*slot)].offer);
+                let waited = self.limits.interactive_reattach_window;
+                let waited = if full { waited } else { Duration::ZERO };
+                assert_eq!(*window, waited, "how long its worker is waited for");
                 assert!(replay.is_none(), "of an interactive run");
                 let run = run_of(*delivery);
                 let of = self.slots[slot_index(*slot)].worker;
@@ -77,7 +82,7 @@ impl Model {
         }
     }
 
-    fn welcome(&mut self, id: usize) {
+    fn welcome(&mut self, id: usize, resumed: Option<Resumed>) {
         assert_eq!(
             self.trigger,
             Trigger::Opened(id),
@@ -93,6 +98,7 @@ impl Model {
             ),
             "slot {id} breaks a limit and is welcome"
         );
+        self.is_told(id, resumed);
         let slot = &mut self.slots[id];
         slot.open = true;
         let class = (slot.offer.request_schema, slot.offer.max_receive_bytes);
@@ -124,9 +130,13 @@ impl Model {
             let expected = self.expected_end.take().map(|(_, expected)| expected);
             let fits = match (&expected, end) {
                 (Some(Expected::Exactly(expected)), end) => expected == end,
-                (Some(Expected::Refused { .. }), End::Refused(_)) => true,
-                (_, _) => false,
+                (
+                    Some(Expected::Refused { .. }),
+                    End::Refused(Refusal::TooMany(_) | Refusal::Drained),
+                ) => true,
+                (_, _) => self.misses(end),
             };
+            self.expected_back = None;
             assert!(fits, "{end:?} where {expected:?} was due");
             return;
         }
@@ -144,13 +154,13 @@ impl Model {
         let run = run_of(held.delivery);
         match end {
             End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => {}
-            End::StoreFailed | End::Superseded(_) => panic!("no run is durable here: {end:?}"),
+            End::StoreFailed => panic!("no run is durable here: {end:?}"),
+            End::Superseded(_) => self.is_superseded(id, &held),
             End::Leaving => self.owe(run, Some(Code::ShuttingDown)),
             End::NotAccepted(_) => self.fail(run, Fault::uncounted(), Some(worker)),
             End::Closed if !held.accepted => self.fail(run, Fault::uncounted(), Some(worker)),
-            End::Closed | End::HeartbeatsMissed => {
-                self.fail(run, Fault::counted(Code::WorkerLost), None);
-            }
+            End::Closed => self.fail(run, Fault::counted(Code::WorkerLost), None),
+            End::HeartbeatsMissed => self.breaks_off(id, &held),
             End::WrongAttempt { .. } | End::Violation(_) | End::Broken(_) => {
                 self.fail(run, Fault::counted(Code::ProtocolViolation), None);
             }
@@ -196,7 +206,8 @@ impl Model {
                 Some((expected, Expected::Exactly(exactly))) => expected == id && exactly == *end,
                 Some((_, Expected::Refused { .. })) | None => false,
             },
-            End::StoreFailed | End::Superseded(_) | End::Refused(_) => false,
+            End::Superseded(delivery) => self.is_taken_over(held, *delivery),
+            End::StoreFailed | End::Refused(_) => false,
         };
         assert!(
             explained,
@@ -255,10 +266,11 @@ impl Model {
         let held = self.unreleased.iter().position(|held| {
             held.worker == worker && held.delivery == delivery && held.lease == lease
         });
-        self.expected_released = Some(held.is_some());
         if let Some(at) = held {
             self.forget(at);
         }
+        let proves = held.is_some() || self.gives_up_resuming(worker, delivery, lease);
+        self.expected_released = Some(proves);
     }
 
     fn note(&mut self, note: &Note) {
@@ -283,7 +295,10 @@ impl Model {
                 let known = delivery.is_none_or(|held| run_of(held) < self.runs.len());
                 assert!(known && what.contains("worker"), "{delivery:?}: {what}");
             }
-            Note::Away { .. } | Note::Resumed { .. } => panic!("nobody comes back: {note:?}"),
+            Note::Away { delivery, .. } => {
+                assert_eq!(self.expected_away.take(), Some(*delivery), "it is away");
+            }
+            Note::Resumed { worker, delivery } => self.is_back(worker_index(*worker), *delivery),
             Note::Stale { .. } => {
                 assert!(
                     std::mem::take(&mut self.expected_stale),
@@ -356,6 +371,7 @@ impl Model {
                 self.no_longer_free(id);
             }
         }
+        self.drained_stay_away(worker);
     }
 
     /// A worker is told to drain on a slot, once, and a minimal one not while it works.

@@ -18,7 +18,7 @@ impl Model {
         }
         match self.runs[run].state {
             State::Owed(owed) => assert_eq!(code, owed, "the outcome of run {run}"),
-            state @ (State::Queued | State::Running(_) | State::BackingOff(_)) => {
+            state @ (State::Queued | State::Running(_) | State::BackingOff(_) | State::Away(_)) => {
                 let explained = code.is_some_and(|code| self.explains(run, code));
                 assert!(explained, "run {run} is {state:?} and answered {code:?}");
             }
@@ -28,8 +28,11 @@ impl Model {
         assert!(self.now <= latest, "run {run} is answered too late");
         self.leave_state(run);
         self.count_waiting(run, false);
-        self.runs[run].state = State::Ended;
-        self.runs[run].unread.clear();
+        let entry = &mut self.runs[run];
+        entry.state = State::Ended;
+        entry.unread.clear();
+        (entry.outcome, entry.ended_at, entry.ends_before) = (code, self.now, self.ends);
+        self.ends += 1;
         self.answered.push(run);
         self.totals.runs -= 1;
     }
@@ -43,13 +46,14 @@ impl Model {
             Code::DeadlineExceeded => late && (cancelled || self.trigger == Trigger::Tick),
             Code::Cancelled => cancelled && !late,
             Code::ShuttingDown => {
-                let waits = matches!(entry.state, State::Queued | State::BackingOff(_));
-                waits && self.trigger == Trigger::Leaving
+                !matches!(entry.state, State::Running(_)) && self.trigger == Trigger::Leaving
             }
             Code::Busy => looks && entry.attempt == 0 && self.is_full_for(run),
             Code::UnknownAgent => {
                 let connected = !self.agents[entry.agent].open.is_empty();
-                looks && !connected && !entry.wait_for_agent && self.trigger == Trigger::Ask(run)
+                // One that a worker may come back to is not forgotten.
+                let kept = connected || self.agents[entry.agent].away > 0;
+                looks && !kept && !entry.wait_for_agent && self.trigger == Trigger::Ask(run)
             }
             Code::CrashLoop => {
                 entry.state == State::Queued && self.agents[entry.agent].is_given_up()
@@ -70,7 +74,9 @@ impl Model {
         agent.waiting + more >= self.limits.queue_runs
             || self.totals.queued_bytes + more_bytes + entry.bytes > self.limits.queue_bytes
             || self.is_cycle(run)
-            || (self.trigger == Trigger::Ask(run) && self.agents_before >= self.limits.agents)
+            || (self.trigger == Trigger::Ask(run)
+                && agent.away == 0
+                && self.agents_before >= self.limits.agents)
     }
 
     /// Whether the runs above hold every slot of the agent this one asks.
@@ -83,10 +89,12 @@ impl Model {
             if entry.state == State::Ended {
                 break;
             }
-            held += usize::from(matches!(entry.state, State::Running(_)) && entry.agent == agent);
+            // A worker that comes back has its slot for what it was away with.
+            let works = matches!(entry.state, State::Running(_) | State::Away(_));
+            held += usize::from(works && entry.agent == agent);
             above = entry.parent;
         }
-        let slots = self.agents[agent].open.len();
+        let slots = self.agents[agent].open.len() + self.agents[agent].away;
         slots > 0 && held >= slots
     }
 

@@ -1,15 +1,27 @@
 //! What must be true after every event.
 
-use harness_server::dispatch::{Census, Core};
+use harness_server::dispatch::{Census, Core, RunState};
 use harness_server::ids::RunId;
 use harness_server::journal::Content;
+
+use crate::setting::AGENTS;
 
 use super::{Judged, Model, State, Totals, Trigger, is_full};
 
 impl Model {
     /// The event has been taken and all its actions told.
     pub(crate) fn after(&mut self, core: &Core) -> Census {
+        for run in self.away.clone() {
+            self.comes_due(run);
+        }
         assert_eq!(self.owed, 0, "a run whose outcome is clear has none");
+        assert!(
+            self.expected_back.is_none(),
+            "{:?} has not come",
+            self.expected_back
+        );
+        assert_eq!(self.expected_away, None, "the log does not say it");
+        self.check_away();
         assert!(
             self.expected_ack.is_none(),
             "{:?} is not acknowledged",
@@ -171,10 +183,15 @@ impl Model {
             census.ended
         );
         let history = usize::from(census.ended > 0);
-        let most = 2 * census.runs + census.slots + census.unreleased + census.agents + history;
+        let most = 2 * census.runs
+            + self.away.len()
+            + census.slots
+            + census.unreleased
+            + census.agents
+            + history;
         assert!(census.timers <= most, "a timer belongs to nothing");
         assert!(
-            census.timers >= census.runs + census.unreleased,
+            census.timers >= census.runs + self.away.len() + census.unreleased,
             "a timer is missing"
         );
     }
@@ -229,6 +246,17 @@ impl Model {
             }
         }
         let views = core.view_agents("default");
+        for run in &self.away {
+            let name = AGENTS[self.runs[*run].agent];
+            let is_kept = views.iter().any(|view| *view.name == *name);
+            assert!(
+                is_kept,
+                "agent {name} is forgotten, whose run {run} is away"
+            );
+            let view = core.view_run(self.now, super::run_id(*run));
+            let is_running = view.is_some_and(|view| view.state == RunState::Running);
+            assert!(is_running, "run {run} is away and does not run");
+        }
         let sum = |of: fn(&harness_server::dispatch::AgentView) -> u32| -> u32 {
             views.iter().map(of).sum()
         };

@@ -39,7 +39,7 @@ impl Model {
             } => {
                 self.slots[id].heard = self.now;
                 if self.names(id, delivery) && self.is_next(id, seq) {
-                    self.reply(id, delivery, says);
+                    self.reply(id, (delivery, seq), says);
                 }
             }
             Up::Leave => {
@@ -120,9 +120,10 @@ impl Model {
             return self.ends(id, End::Violation(broken));
         }
         held.last_seq = seq;
+        let run = run_of(held.delivery);
+        self.runs[run].taken = seq;
         if full {
             held.unacked.push((seq, bytes));
-            let run = run_of(held.delivery);
             if self.runs[run].paced {
                 self.taken = Some((run, seq));
             } else {
@@ -153,7 +154,7 @@ impl Model {
         }
     }
 
-    fn reply(&mut self, id: usize, delivery: Delivery, says: Says) {
+    fn reply(&mut self, id: usize, (delivery, seq): (Delivery, u64), says: Says) {
         let slot = &mut self.slots[id];
         slot.held = None;
         slot.answered = Some(delivery);
@@ -162,6 +163,8 @@ impl Model {
         }
         let worker = slot.worker;
         let run = run_of(delivery);
+        // What is given back is not answered.
+        self.runs[run].replied = if says == Says::Declined { 0 } else { seq };
         match says {
             Says::Value => self.owe(run, None),
             Says::Error { retryable } => {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use harness_server::dispatch::Offer;
 use harness_server::ids::{Delivery, Lease};
 
-use super::{Held, Judged, Model, State, Trigger, run_of};
+use super::{Hand, Held, Judged, Model, State, Trigger, is_full, run_of};
 
 impl Model {
     /// A run looks for a slot, or may wait for one.
@@ -16,8 +16,9 @@ impl Model {
         }
     }
 
-    /// A back-off that is over puts its run into the queue.
+    /// What time has done to a run: a back-off that is over puts it into the queue.
     pub(super) fn mature(&mut self, run: usize) {
+        self.comes_due(run);
         if let State::BackingOff(until) = self.runs[run].state
             && until <= self.now
             && self.trigger == Trigger::Tick
@@ -69,6 +70,12 @@ impl Model {
         let entry = &mut self.runs[run];
         entry.state = State::Running(id);
         entry.attempt = delivery.attempt.0;
+        (entry.taken, entry.replied) = (0, 0);
+        entry.hands.push(Hand {
+            worker: self.slots[id].worker,
+            lease,
+            full: is_full(&self.slots[id].offer),
+        });
         let ends = entry
             .policy
             .attempt_timeout
