@@ -372,3 +372,30 @@ fn a_resume_gives_no_more_room_for_what_is_unacknowledged() {
     let passed = End::Violation(crate::slot::Violation::WindowPassed);
     assert_eq!(ends(&actions), [(slot, passed)]);
 }
+
+#[test]
+fn workers_that_die_while_they_are_away_count_as_killed() {
+    let mut world = windowed();
+    let mut run = None;
+    for killed in 1..=3 {
+        let (slot, actions) = match run {
+            None => {
+                let slot = world.attach(offer("echo", 1));
+                (slot, world.ask_and_see(ask("echo").max_attempts(9)).1)
+            }
+            Some(_) => world.attach_and_see(offer("echo", 1)),
+        };
+        let delivery = deliveries(&actions)[0].1;
+        run = Some(delivery.run);
+        world.accept(slot);
+        world.lose(slot);
+        world.apply(Event::Perished {
+            work: (WorkerId(Uuid::from_u128(1)), delivery),
+            failure: Some(Failure::new(Code::WorkerLost, "exit code 3")),
+        });
+        assert_eq!(world.is_answered(delivery.run), killed == 3, "{killed}");
+        world.pass(8 * BACK_OFF);
+    }
+    let run = run.expect("it was asked");
+    world.assert_failed(run, Code::Poisoned, &["exit code 3"]);
+}
