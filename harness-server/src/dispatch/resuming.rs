@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use crate::envelope::Failure;
+use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::run::{self, Cause};
 use crate::slot::{End, Level, Refusal};
@@ -110,7 +110,7 @@ impl Core {
         }
     }
 
-    /// The worker has not come back in its time, or says that it will not.
+    /// The worker has not come back in its time, or will not.
     pub(super) fn stays_away(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
         if let Some((worker, away)) = self.take_away(id) {
             self.delivery_failed(now, id, worker, away.cause, away.failure, actions);
@@ -138,8 +138,9 @@ impl Core {
         self.stays_away(now, delivery.run, actions);
     }
 
-    /// Whether a released is about work whose call was lost: it will not come back then.
-    pub(super) fn gives_up_resuming(
+    /// Whether a worker has this delivery, or may come back to it; it then has stopped the work, and
+    /// does not come back.
+    pub(super) fn gives_up(
         &mut self,
         now: Instant,
         (worker, delivery, lease): (WorkerId, Delivery, Lease),
@@ -147,11 +148,32 @@ impl Core {
     ) -> bool {
         let holder = Holder { worker, lease };
         let claim = self.awaited(delivery);
-        let held = claim.is_some_and(|claim| claim.holder == holder);
-        if held {
+        if claim.is_some_and(|claim| claim.holder == holder) {
             self.stays_away(now, delivery.run, actions);
+            return true;
         }
-        held
+        let Some(older) = self.call_of(holder, delivery) else {
+            return false;
+        };
+        let name = self.slots.get(&older).map(|held| &held.offer.info.name);
+        let name = name.map_or("", String::as_str);
+        let message =
+            format!("worker \"{name}\" was lost: it says by another call that it stopped");
+        let failure = Failure::new(Code::WorkerLost, message);
+        self.end(now, older, &End::Superseded(delivery), None, actions);
+        self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
+        true
+    }
+
+    /// The call in which a worker has a delivery, as far as is known here.
+    pub(super) fn call_of(&self, holder: Holder, delivery: Delivery) -> Option<SlotId> {
+        let entry = self.runs.get(&delivery.run)?;
+        let run::State::Running(slot) = *entry.run.state() else {
+            return None;
+        };
+        let held = self.slots.get(&slot)?;
+        let is_its = held.offer.worker == holder.worker && held.lease == Some(holder.lease);
+        (is_its && is_worked(entry) && held.slot.delivery() == Some(delivery)).then_some(slot)
     }
 
     /// The claim to a delivery whose worker is waited for.

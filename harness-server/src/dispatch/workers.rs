@@ -178,7 +178,7 @@ impl Core {
                 .find(|held| held.delivery == delivery && held.lease == lease)
         });
         let Some((since, is_durable)) = held.map(|held| (held.since, held.is_durable)) else {
-            if self.gives_up_resuming(now, (worker, delivery, lease), actions) {
+            if self.gives_up(now, (worker, delivery, lease), actions) {
                 let took = std::time::Duration::ZERO;
                 return Note::Released {
                     worker,
