@@ -189,11 +189,17 @@ impl Slot {
         }
     }
 
-    /// A call that goes on with the work of a lost one, up to whose `last_seq` all was taken.
+    /// A call that goes on with the work of a lost one, of which up to the first number all is
+    /// acknowledged and up to the second all was taken.
     #[must_use]
-    pub fn resumed(level: Level, delivery: Delivery, last_seq: u64, now: Instant) -> Self {
+    pub fn resumed(
+        level: Level,
+        delivery: Delivery,
+        (acknowledged, taken): (u64, u64),
+        now: Instant,
+    ) -> Self {
         Self {
-            state: State::Busy(Work::resumed(delivery, last_seq)),
+            state: State::Busy(Work::resumed(delivery, acknowledged, taken)),
             ..Self::new(level, now)
         }
     }

@@ -121,7 +121,8 @@ impl Core {
             }
             Some(Back::Resume(delivery, lease)) => match self.resume(now, id, delivery, actions) {
                 Some((resumed, taken)) => {
-                    let slot = Slot::resumed(offer.level, delivery, taken, now);
+                    let seqs = (resumed.last_seq, taken);
+                    let slot = Slot::resumed(offer.level, delivery, seqs, now);
                     (slot, Some(lease), Some(resumed))
                 }
                 None => (new, None, None),

@@ -48,10 +48,13 @@ impl Work {
         }
     }
 
-    /// The work of a lost call, which its worker has shown to have.
-    pub(super) fn resumed(delivery: Delivery, last_seq: u64) -> Self {
+    /// The work of a lost call, which its worker has shown to have. What was taken in that and is not
+    /// acknowledged fills the window of this one too, without the bytes, which are not known any more.
+    pub(super) fn resumed(delivery: Delivery, acknowledged: u64, taken: u64) -> Self {
+        let unacked = (acknowledged..taken).map(|_| 0).collect();
         Self {
-            last_seq,
+            last_seq: taken,
+            unacked,
             ..Self::new(delivery, Acceptance::Given)
         }
     }

@@ -3,7 +3,7 @@
 
 use super::samples::{Ask, ask, offer};
 use super::*;
-use crate::slot::Refusal;
+use crate::slot::{Refusal, Violation};
 
 const WORKER: WorkerId = WorkerId(Uuid::from_u128(1));
 
@@ -113,4 +113,32 @@ fn a_resume_takes_the_place_of_the_older_call_where_a_worker_has_all_its_slots()
     assert_eq!(world.held(again), Some(delivery));
     world.reply(again);
     assert!(world.answer(delivery.run).outcome.is_ok());
+}
+
+#[test]
+fn the_window_of_unacknowledged_appends_is_no_wider_after_a_resume() {
+    let mut world = windowed();
+    let mut streamed = ask("echo");
+    streamed.placing.paced = true;
+    let (slot, delivery, lease) = working(&mut world, streamed);
+    let append = |world: &mut World, slot, seq| {
+        let append = Frame::Append {
+            delivery,
+            seq,
+            kind: EntryKind::Plain,
+            entry: vec![0; 10].into(),
+            acknowledged: 0,
+        };
+        ends(&world.frame(slot, append))
+    };
+    let window = world.core.limits.slot.unacked_entries as u64;
+    for seq in 1..=window {
+        assert_eq!(append(&mut world, slot, seq), []);
+    }
+    let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
+    assert_eq!(resumed(&actions).map(|it| it.last_seq), Some(0));
+    // What is sent again is no more than was there.
+    assert_eq!(append(&mut world, again, window), []);
+    let passed = End::Violation(Violation::WindowPassed);
+    assert_eq!(append(&mut world, again, window + 1), [(again, passed)]);
 }
