@@ -2,7 +2,7 @@
 //! what came of it (`claim`). Durable runs and interactive ones differ in their window, and in what
 //! is on disk.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, Lease, RunId, SlotId, WorkerId};
@@ -43,11 +43,14 @@ impl Core {
             return self.remove_durable(id);
         }
         self.run_apply(now, id, run::Event::Lost, actions);
-        let window = match self.has_durable(id) {
+        self.await_worker(id, now + self.window_of(id), Cause::Lost, failure);
+    }
+
+    fn window_of(&self, id: RunId) -> Duration {
+        match self.has_durable(id) {
             true => self.limits.reattach_window,
             false => self.limits.interactive_reattach_window,
-        };
-        self.await_worker(id, now + window, Cause::Lost, failure);
+        }
     }
 
     /// The worker of a run has until then to come back.
@@ -108,6 +111,20 @@ impl Core {
                 false => self.refuse(now, run, shutting_down(), actions),
             }
         }
+    }
+
+    /// The worker has not come back in its time.
+    pub(super) fn never_came_back(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let waited = self.window_of(id);
+        let claim = self.runs.get_mut(&id).and_then(|it| it.claim.as_mut());
+        if let Some(away) = claim.and_then(|claim| claim.away.as_mut())
+            && away.cause == Cause::Lost
+            && !waited.is_zero()
+        {
+            let said = format!(" and was not back in {waited:?}");
+            away.failure.message.push_str(&said);
+        }
+        self.stays_away(now, id, actions);
     }
 
     /// The worker has not come back in its time, or will not.

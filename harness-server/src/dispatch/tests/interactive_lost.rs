@@ -114,7 +114,8 @@ fn a_worker_that_stays_away_fails_its_ask_or_has_it_tried_again() {
     let (first, _) = away(&mut world, ask("echo"));
     let (second, lease) = away(&mut world, ask("echo").max_attempts(2));
     world.pass(WINDOW);
-    world.assert_failed(first.run, Code::WorkerLost, &["the connection broke"]);
+    let waited = ["the connection broke", "was not back in 3s"];
+    world.assert_failed(first.run, Code::WorkerLost, &waited);
     assert!(!world.is_answered(second.run), "it backs off");
     assert_eq!(
         missed(&mut world, second, lease),
