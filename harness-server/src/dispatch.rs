@@ -231,7 +231,15 @@ impl Core {
                 delivery,
                 lease,
             } => {
-                let note = self.released(now, worker, delivery, lease, actions);
+                let note = self.released(now, (worker, delivery, lease), actions);
+                actions.push(Action::Note(note));
+            }
+            Event::Undelivered {
+                worker,
+                delivery,
+                lease,
+            } => {
+                let note = self.undelivered(now, (worker, delivery, lease), actions);
                 actions.push(Action::Note(note));
             }
             Event::Ask {

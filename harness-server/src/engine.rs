@@ -317,7 +317,11 @@ impl Engine {
     /// The call of a request ended before the worker could see it: what a worker has never seen it
     /// does not work on, nor says released for.
     pub fn undelivered(&self, request: Undelivered) {
-        self.released(request.worker, request.delivery, request.lease);
+        self.apply(Event::Undelivered {
+            worker: request.worker,
+            delivery: request.delivery,
+            lease: request.lease,
+        });
     }
 
     /// Writes what is decided and takes nothing more.

@@ -33,6 +33,8 @@ pub struct AttachBody {
     outbox: Arc<Outbox>,
     unsent: Arc<Unsent>,
     patience: Option<Pin<Box<Sleep>>>,
+    /// Whether the stream is reset, which drops what is unsent.
+    is_reset: bool,
 }
 
 impl AttachBody {
@@ -42,6 +44,7 @@ impl AttachBody {
             outbox,
             unsent: Arc::default(),
             patience: None,
+            is_reset: false,
         }
     }
 }
@@ -63,6 +66,7 @@ impl Body for AttachBody {
                     .patience
                     .get_or_insert_with(|| Box::pin(tokio::time::sleep(UNSENT_TIMEOUT)));
                 ready!(patience.as_mut().poll(cx));
+                self.is_reset = true;
                 return Poll::Ready(Some(Err(status::reset())));
             }
             self.outbox.let_go();
@@ -75,5 +79,14 @@ impl Body for AttachBody {
 
     fn is_end_stream(&self) -> bool {
         self.inner.is_end_stream()
+    }
+}
+
+impl Drop for AttachBody {
+    /// What has left before the connection broke may be with the worker. No later frame has said so.
+    fn drop(&mut self) {
+        if !self.is_reset && self.unsent.is_gone() {
+            self.outbox.let_go();
+        }
     }
 }

@@ -33,6 +33,11 @@ impl Unsent {
         })
     }
 
+    /// Whether what was handed over last has left.
+    pub(super) fn is_gone(&self) -> bool {
+        !self.lock().unsent
+    }
+
     /// Whether what was handed over last has left; if not, its drop wakes the task.
     pub(super) fn poll_gone(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();

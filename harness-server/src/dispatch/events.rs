@@ -84,13 +84,22 @@ pub enum Event {
         /// Where the pool stands; none when there is none any more.
         pool: Option<Pooled>,
     },
-    /// A worker says that cancelled work has stopped.
+    /// A worker says that work whose call has ended, or broke, has stopped.
     Released {
         /// The worker.
         worker: WorkerId,
         /// The work.
         delivery: Delivery,
         /// What came with its request.
+        lease: Lease,
+    },
+    /// A call is over before its worker could see the request in it.
+    Undelivered {
+        /// The worker.
+        worker: WorkerId,
+        /// Under which number.
+        delivery: Delivery,
+        /// The proof that would have come with it.
         lease: Lease,
     },
     /// Somebody asks.

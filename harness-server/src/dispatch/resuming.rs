@@ -163,23 +163,34 @@ impl Core {
         (worker, delivery, lease): (WorkerId, Delivery, Lease),
         actions: &mut Vec<Action>,
     ) -> bool {
-        let holder = Holder { worker, lease };
-        let claim = self.awaited(delivery);
-        if claim.is_some_and(|claim| claim.holder == holder) {
-            self.stays_away(now, delivery.run, actions);
+        if self.stays_gone(now, (worker, delivery, lease), actions) {
             return true;
         }
-        let Some(older) = self.call_of(holder, delivery) else {
+        let Some(older) = self.call_of(Holder { worker, lease }, delivery) else {
             return false;
         };
         let name = self.slots.get(&older).map(|held| &held.offer.info.name);
         let name = name.map_or("", String::as_str);
-        let message =
-            format!("worker \"{name}\" was lost: it says by another call that it stopped");
+        let message = format!("worker \"{name}\" was lost: its call broke and it stopped");
         let failure = Failure::new(Code::WorkerLost, message);
         self.end(now, older, &End::Superseded(delivery), None, actions);
         self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
         true
+    }
+
+    /// Whether a worker was waited for that does not come back to this delivery.
+    pub(super) fn stays_gone(
+        &mut self,
+        now: Instant,
+        (worker, delivery, lease): (WorkerId, Delivery, Lease),
+        actions: &mut Vec<Action>,
+    ) -> bool {
+        let claim = self.awaited(delivery);
+        let held = claim.is_some_and(|claim| claim.holder == Holder { worker, lease });
+        if held {
+            self.stays_away(now, delivery.run, actions);
+        }
+        held
     }
 
     /// The call in which a worker has a delivery, as far as is known here.

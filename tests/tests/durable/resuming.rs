@@ -10,8 +10,12 @@ use harness_proto::v1::{
 };
 use harness_server::Limits;
 use harness_server::store::{Sqlite, Store};
+use harness_tests::Proxy;
 use harness_tests::durable::{journal, kinds, resuming, run_of, start, started, step, value};
-use harness_tests::raw::{Embedded, RawSlot, SOON, eventually, full_hello, payload, proto, reason};
+use harness_tests::raw::{
+    Embedded, RawSlot, SOON, asking, connect, eventually, full_hello, payload, proto, reason,
+    within,
+};
 use tempfile::TempDir;
 
 fn open(folder: &TempDir) -> Arc<dyn Store> {
@@ -293,4 +297,38 @@ async fn a_reply_that_left_no_time_for_another_attempt_is_acknowledged() {
     // It ends at once, as its back-off is longer, or when its time is over where chance made that short.
     let once = twice(Some(Duration::from_secs(2)), Duration::from_secs(86_400));
     fails_and_is_acknowledged(&folder, &full_hello("echo"), once, true).await;
+}
+
+#[test]
+fn work_that_has_reached_its_worker_outlives_a_connection_that_is_closed_at_once() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let harness = runtime.block_on(Embedded::with(Limits {
+        interactive_reattach_window: SOON,
+        ..Limits::default()
+    }));
+    // Which task of the harness learns of it first is decided anew each time.
+    for round in 0..20 {
+        let proxy = Proxy::to(&harness.address);
+        runtime.block_on(async {
+            let agent = format!("echo{round}");
+            let hello = full_hello(&agent);
+            let mut slot = RawSlot::attach(connect(proxy.address()).await, hello.clone()).await;
+            let asked = asking(&harness, &agent, 2 * SOON).await;
+            let request = slot.request().await;
+            proxy.close();
+            slot.end().await;
+
+            let (slot, last) = resume(&harness, resuming(hello, &request)).await;
+            assert_eq!(last, 0);
+            slot.reply(&request, "2").await;
+            let answer = within(SOON, asked).await.expect("the ask does not panic");
+            let answer = answer.expect("an answer");
+            let data = answer.payload.expect("a value").data;
+            assert_eq!((&data[..], answer.attempt), (&b"2"[..], 1));
+        });
+    }
 }

@@ -59,6 +59,32 @@ fn a_released_ends_the_older_call_of_its_work_and_is_not_waited_for() {
 }
 
 #[test]
+fn a_request_that_nobody_saw_is_not_waited_for() {
+    for is_lost in [true, false] {
+        let mut world = windowed();
+        let (slot, delivery, lease) = working(&mut world, ask("echo"));
+        let undelivered = Event::Undelivered {
+            worker: WORKER,
+            delivery,
+            lease,
+        };
+        if is_lost {
+            world.lose(slot);
+            world.apply(undelivered);
+            world.assert_failed(delivery.run, Code::WorkerLost, &["the connection broke"]);
+        } else {
+            let actions = world.apply(undelivered);
+            assert_eq!(
+                ends(&actions),
+                [],
+                "the loss of its call tells what follows"
+            );
+            assert_eq!(world.held(slot), Some(delivery));
+        }
+    }
+}
+
+#[test]
 fn what_a_released_has_stopped_is_tried_again_by_its_policy() {
     let mut world = windowed();
     let (_, delivery, lease) = working(&mut world, ask("echo").max_attempts(2));
