@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 73] = [
+const EVERYTHING: [&str; 74] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
@@ -44,6 +44,7 @@ const EVERYTHING: [&str; 73] = [
     "end refused",
     "end second hello",
     "end step from minimal",
+    "end superseded",
     "end unknown frame",
     "end window passed",
     "end wrong attempt",
@@ -223,7 +224,8 @@ fn name(end: &End) -> &'static str {
         End::NotAccepted(_) => "end not accepted",
         End::HeartbeatsMissed => "end heartbeats missed",
         End::Leaving => "end leaving",
-        End::StoreFailed | End::Superseded(_) => unreachable!("no run is durable here"),
+        End::Superseded(_) => "end superseded",
+        End::StoreFailed => unreachable!("no run is durable here"),
         End::WrongAttempt { .. } => "end wrong attempt",
         End::FrameTooLarge { .. } => "end frame too large",
         End::Refused(_) => "end refused",

@@ -142,11 +142,11 @@ impl Model {
         let run = run_of(held.delivery);
         match end {
             End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => {}
-            End::StoreFailed | End::Superseded(_) => panic!("no run is durable here: {end:?}"),
+            End::StoreFailed => panic!("no run is durable here: {end:?}"),
             End::Leaving => self.owe(run, Some(Code::ShuttingDown)),
             End::NotAccepted(_) => self.fail(run, Fault::uncounted(), Some(worker)),
             End::Closed if !held.accepted => self.fail(run, Fault::uncounted(), Some(worker)),
-            End::Closed | End::HeartbeatsMissed => {
+            End::Closed | End::HeartbeatsMissed | End::Superseded(_) => {
                 self.fail(run, Fault::counted(Code::WorkerLost), None);
             }
             End::WrongAttempt { .. } | End::Violation(_) | End::Broken(_) => {
@@ -190,11 +190,12 @@ impl Model {
             | End::WrongAttempt { .. }
             | End::Violation(_)
             | End::Broken(_)
+            | End::Superseded(_)
             | End::FrameTooLarge { .. } => match self.expected_end.take() {
                 Some((expected, Expected::Exactly(exactly))) => expected == id && exactly == *end,
                 Some((_, Expected::Refused { .. })) | None => false,
             },
-            End::StoreFailed | End::Superseded(_) | End::Refused(_) => false,
+            End::StoreFailed | End::Refused(_) => false,
         };
         assert!(
             explained,
@@ -253,9 +254,18 @@ impl Model {
         let held = self.unreleased.iter().position(|held| {
             held.worker == worker && held.delivery == delivery && held.lease == lease
         });
-        self.expected_released = Some(held.is_some());
+        // Or of what the harness believes to be in an older call.
+        let older = self.slots.iter().position(|slot| {
+            let held = slot.held.as_ref();
+            let is_it = held.is_some_and(|it| it.delivery == delivery && it.lease == lease);
+            slot.open && slot.worker == worker && is_it
+        });
+        self.expected_released = Some(held.is_some() || older.is_some());
         if let Some(at) = held {
             self.forget(at);
+        } else if let Some(older) = older {
+            let end = End::Superseded(delivery);
+            self.expected_end = Some((older, Expected::Exactly(end)));
         }
     }
 
