@@ -234,14 +234,7 @@ impl Core {
                 let note = self.released(now, (worker, delivery, lease), actions);
                 actions.push(Action::Note(note));
             }
-            Event::Undelivered {
-                worker,
-                delivery,
-                lease,
-            } => {
-                let note = self.undelivered(now, (worker, delivery, lease), actions);
-                actions.push(Action::Note(note));
-            }
+            Event::Undelivered { work } => self.undelivered(now, work, actions),
             Event::Ask {
                 run,
                 request,

@@ -95,12 +95,8 @@ pub enum Event {
     },
     /// A call is over before its worker could see the request in it.
     Undelivered {
-        /// The worker.
-        worker: WorkerId,
-        /// Under which number.
-        delivery: Delivery,
-        /// The proof that would have come with it.
-        lease: Lease,
+        /// Whom it was for, under which number, and the proof that would have come with it.
+        work: (WorkerId, Delivery, Lease),
     },
     /// Somebody asks.
     Ask {

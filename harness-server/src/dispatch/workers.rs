@@ -181,13 +181,13 @@ impl Core {
         now: Instant,
         work: (WorkerId, Delivery, Lease),
         actions: &mut Vec<Action>,
-    ) -> Note {
+    ) {
         let took = self.stopped_after(now, work, actions);
         let took = took.or_else(|| {
             self.stays_gone(now, work, actions)
                 .then_some(Duration::ZERO)
         });
-        noted(work, took)
+        actions.push(Action::Note(noted(work, took)));
     }
 
     /// Cancelled work has stopped: how long after the end of its call, if it is owed a released.

@@ -63,11 +63,8 @@ fn a_request_that_nobody_saw_is_not_waited_for() {
     for is_lost in [true, false] {
         let mut world = windowed();
         let (slot, delivery, lease) = working(&mut world, ask("echo"));
-        let undelivered = Event::Undelivered {
-            worker: WORKER,
-            delivery,
-            lease,
-        };
+        let work = (WORKER, delivery, lease);
+        let undelivered = Event::Undelivered { work };
         if is_lost {
             world.lose(slot);
             world.apply(undelivered);
