@@ -26,7 +26,8 @@ impl Core {
             let worker = entry.offer.worker;
             actions.push(failed(&entry, Some(delivery), &failure));
             if self.may_come_back(&entry, delivery) {
-                self.went_away(now, delivery.run, failure, actions);
+                let gone = (delivery.run, entry.slot.accept_by());
+                self.went_away(now, gone, failure, actions);
             } else {
                 self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
             }
@@ -114,7 +115,8 @@ impl Core {
             match failure {
                 failure if comes_back => {
                     let failure = failure.map_or_else(shutting_down, |(_, failure)| failure);
-                    self.went_away(now, run, failure, actions);
+                    let gone = (run, entry.slot.accept_by());
+                    self.went_away(now, gone, failure, actions);
                 }
                 Some((cause, failure)) => {
                     self.delivery_failed(now, run, worker, cause, failure, actions);

@@ -30,11 +30,12 @@ impl Core {
             })
     }
 
-    /// The call of a run is lost; its worker has a while to come back.
+    /// The call of a run is lost; its worker has a while to come back. One that has not shown that it
+    /// has the request has no longer than for that.
     pub(super) fn went_away(
         &mut self,
         now: Instant,
-        id: RunId,
+        (id, accept_by): (RunId, Option<Instant>),
         failure: Failure,
         actions: &mut Vec<Action>,
     ) {
@@ -43,7 +44,12 @@ impl Core {
             return self.remove_durable(id);
         }
         self.run_apply(now, id, run::Event::Lost, actions);
-        self.await_worker(id, now + self.window_of(id), Cause::Lost, failure);
+        let window = now + self.window_of(id);
+        let (until, cause) = match accept_by {
+            Some(by) => (by.clamp(now, window), Cause::NotAccepted),
+            None => (window, Cause::Lost),
+        };
+        self.await_worker(id, until, cause, failure);
     }
 
     fn window_of(&self, id: RunId) -> Duration {
@@ -163,10 +169,19 @@ impl Core {
         (worker, delivery, lease): (WorkerId, Delivery, Lease),
         actions: &mut Vec<Action>,
     ) -> bool {
+        let holder = Holder { worker, lease };
+        if let Some(claim) = self.awaited(delivery)
+            && claim.holder == holder
+            && let Some(away) = &mut claim.away
+            && away.cause == Cause::NotAccepted
+        {
+            // It had the request.
+            away.cause = Cause::Lost;
+        }
         if self.stays_gone(now, (worker, delivery, lease), actions) {
             return true;
         }
-        let Some(older) = self.call_of(Holder { worker, lease }, delivery) else {
+        let Some(older) = self.call_of(holder, delivery) else {
             return false;
         };
         let name = self.slots.get(&older).map(|held| &held.offer.info.name);

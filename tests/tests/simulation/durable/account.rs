@@ -53,9 +53,10 @@ pub(super) enum Stand {
     /// Its attempt is on its way to the disk.
     Starting,
     Works(usize),
-    /// Its call is lost; whether it was one of the harness before.
+    /// Its call is lost; whether it was one of the harness before, and its worker had named it.
     Away {
         restarted: bool,
+        accepted: bool,
     },
     /// How it ends is on its way to the disk.
     Decided,
@@ -210,7 +211,10 @@ impl Account {
         if run.stand == Stand::Works(slot) && comes_back {
             run.stand = match leaving {
                 true => Stand::Gone,
-                false => Stand::Away { restarted: false },
+                false => Stand::Away {
+                    restarted: false,
+                    accepted: held.accepted,
+                },
             };
         }
     }
@@ -279,10 +283,16 @@ impl Account {
                 ..counted
             },
             (Trigger::Tick | Trigger::Released, _) => match self.stand(id) {
-                Stand::Away { restarted: true } => Fault {
+                Stand::Away {
+                    restarted: true, ..
+                } => Fault {
                     restarted: true,
                     ..uncounted
                 },
+                // A released shows that it was taken.
+                Stand::Away {
+                    accepted: false, ..
+                } if self.trigger == Trigger::Tick => uncounted,
                 _ => counted,
             },
             _ => counted,
@@ -306,7 +316,10 @@ impl Account {
         run.has_steps = adopted.replayed.is_some();
         run.attempt_ends = attempt_ends(run, adopted.began.filter(|_| adopted.running));
         run.stand = match adopted.running {
-            true => Stand::Away { restarted: true },
+            true => Stand::Away {
+                restarted: true,
+                accepted: true,
+            },
             false => Stand::Waits(adopted.not_before.filter(|at| *at > now)),
         };
     }
