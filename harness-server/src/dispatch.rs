@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
 
-use crate::ids::{AgentKey, Lease, RunId, SlotId, WorkerId};
+use crate::ids::{AgentKey, Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::retry::Waits;
 use crate::{journal, run, slot};
 
@@ -52,7 +52,7 @@ use timers::{Timer, Timers};
 use workers::{Drained, Worker};
 
 pub use actions::{Action, Note};
-pub use claim::{Back, LastAttempt, Resumed};
+pub use claim::{Back, Comer, LastAttempt, Resumed};
 pub use events::{Event, Frame, Placing, Reply};
 pub use history::{Reading, RunState, RunView};
 pub use load::AgentLoad;
@@ -75,7 +75,8 @@ pub struct Limits {
     pub accept_timeout_per_mib: Duration,
     /// Runs that may wait for a slot of one agent.
     pub queue_runs: usize,
-    /// Payload bytes that the waiting runs of all agents may hold.
+    /// Payload bytes that interactive runs of all agents may hold that wait, for a slot or for their
+    /// worker.
     pub queue_bytes: u64,
     /// Slots one worker may have.
     pub worker_slots: usize,
@@ -104,12 +105,25 @@ pub struct Limits {
     pub reattach_window: Duration,
     /// The same of an interactive run; zero: it fails as soon as its call is lost.
     pub interactive_reattach_window: Duration,
+    /// Interactive runs whose workers are waited for at once.
+    pub away_runs: usize,
     /// How long an ended run is kept.
     pub ended_kept: Duration,
     /// Ended runs kept at most.
     pub ended_runs: usize,
     /// Bytes of their workers' entries kept at most.
     pub ended_bytes: usize,
+}
+
+impl Limits {
+    /// How long the worker of a run is waited for after its call is lost.
+    fn window(&self, level: slot::Level, is_durable: bool) -> Duration {
+        match (level, is_durable) {
+            (slot::Level::Minimal, _) => Duration::ZERO,
+            (slot::Level::Full, true) => self.reattach_window,
+            (slot::Level::Full, false) => self.interactive_reattach_window,
+        }
+    }
 }
 
 /// Where chance comes from.
@@ -125,7 +139,10 @@ pub struct Core {
     chance: Box<dyn Chance>,
     leaving: bool,
     order: u64,
+    /// Payload bytes of interactive runs that wait for a slot or for their worker.
     queued_bytes: u64,
+    /// Interactive runs whose worker is waited for.
+    away: usize,
     unreleased: usize,
     slots: AHashMap<SlotId, Box<SlotEntry>>,
     runs: AHashMap<RunId, Box<RunEntry>>,
@@ -166,6 +183,7 @@ impl Core {
             leaving: false,
             order: 0,
             queued_bytes: 0,
+            away: 0,
             unreleased: 0,
             slots: AHashMap::new(),
             runs: AHashMap::new(),
@@ -196,9 +214,13 @@ impl Core {
     /// Whether a slot holds a request.
     #[must_use]
     pub fn is_busy(&self, slot: SlotId) -> bool {
-        self.slots
-            .get(&slot)
-            .is_some_and(|entry| entry.slot.delivery().is_some())
+        self.held(slot).is_some()
+    }
+
+    /// The request that a slot holds.
+    #[must_use]
+    pub fn held(&self, slot: SlotId) -> Option<Delivery> {
+        self.slots.get(&slot)?.slot.delivery()
     }
 
     /// Whether the worker of a slot has shown that it has the request in it.

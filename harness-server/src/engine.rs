@@ -58,6 +58,8 @@ pub use ends::End;
 pub use following::Followed;
 pub use judging::Checked;
 pub use listing::Listed;
+#[cfg(test)]
+pub(crate) use outbox::tests::put_request;
 pub use outbox::{Outbox, Outgoing, Undelivered};
 pub use slot_handle::{OfferSchemas, SlotHandle};
 pub use storing::{Recorded, Records};

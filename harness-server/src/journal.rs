@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::envelope::{Failure, JSON, Payload};
+use crate::envelope::{Code, Failure, JSON, Payload};
 use crate::ids::{Attempt, SlotId, WorkerId};
 use crate::pool::Rung;
 
@@ -126,6 +126,15 @@ pub struct Journal {
 }
 
 impl Ended {
+    /// The code of the error that it ended with.
+    #[must_use]
+    pub fn error(&self) -> Option<Code> {
+        match self {
+            Self::Value(_) => None,
+            Self::Failure(failure) => Some(failure.code),
+        }
+    }
+
     /// How an outcome is kept.
     #[must_use]
     pub fn of(outcome: &Result<Payload, Box<Failure>>) -> Self {

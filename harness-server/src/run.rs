@@ -175,6 +175,15 @@ impl Run {
         &self.state
     }
 
+    /// Whether a worker has it: in a slot, or while its call is lost.
+    #[must_use]
+    pub fn is_worked(&self) -> bool {
+        match self.state {
+            State::Running(_) | State::Away => true,
+            State::Queued | State::Ended => false,
+        }
+    }
+
     /// When it ends at the latest.
     #[must_use]
     pub fn deadline(&self) -> Instant {

@@ -17,7 +17,7 @@ use tokio_stream::{Stream, StreamExt};
 use tracing::{debug, info, warn};
 
 use crate::auth::{AUDIT, Attendance, Principal};
-use crate::dispatch::Offer;
+use crate::dispatch::{Comer, Offer};
 use crate::engine::{Engine, OfferSchemas, Outbox, Resumes, SlotHandle};
 use crate::envelope::{Failure, Payload};
 use crate::ids::{Delivery, Lease};
@@ -185,21 +185,29 @@ impl Session {
         };
         let worker = offer.worker;
         let back = match resumed {
-            Some((delivery, lease)) => match self.engine.resumes(worker, delivery, lease).await {
-                Resumes::With(back) => {
-                    if let (Some(attended), Some(_)) = (&mut attended, &back) {
-                        attended.resumes(delivery);
-                    }
-                    back
+            Some((delivery, lease)) => {
+                let offer = &offer;
+                let comer = Comer {
+                    offer,
+                    delivery,
+                    lease,
+                };
+                match self.engine.resumes(comer).await {
+                    Resumes::With(back) => back,
+                    Resumes::Ends(end) => return Err(end),
                 }
-                Resumes::Ends(end) => return Err(end),
-            },
+            }
             None => None,
         };
         offer.request_schema = schemas.request.as_ref().map(|schema| schema.id());
         debug!(%worker, name = offer.info.name, agent = %offer.agent, "slot opens");
         let outbox = self.outbox.clone();
         let slot = self.engine.open_again(offer, outbox, schemas, back);
+        if let (Some(attended), Some((delivery, _))) = (&mut attended, resumed)
+            && slot.holds(delivery)
+        {
+            attended.resumes(delivery);
+        }
         // After the slot is there, so that the worker is known without a break.
         if let Some((delivery, lease)) = released {
             self.engine.released(worker, delivery, lease);

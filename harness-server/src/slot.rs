@@ -189,17 +189,17 @@ impl Slot {
         }
     }
 
-    /// A call that goes on with the work of a lost one, of which up to the first number all is
-    /// acknowledged and up to the second all was taken.
+    /// A call that goes on with the work of a lost one, of which all was taken up to one number and
+    /// acknowledged up to another.
     #[must_use]
     pub fn resumed(
         level: Level,
         delivery: Delivery,
-        (acknowledged, taken): (u64, u64),
+        (last_seq, acknowledged): (u64, u64),
         now: Instant,
     ) -> Self {
         Self {
-            state: State::Busy(Work::resumed(delivery, acknowledged, taken)),
+            state: State::Busy(Work::resumed(delivery, last_seq, acknowledged)),
             ..Self::new(level, now)
         }
     }

@@ -253,7 +253,7 @@ pub enum StoreError {
     #[error("the run was changed by somebody else")]
     Fenced,
     /// More is waiting to be written than may.
-    #[error("the store is slower than what comes")]
+    #[error("{}", overloaded(*by_run))]
     Overloaded {
         /// Whether so much waits of this run, while there is room for others.
         by_run: bool,
@@ -261,6 +261,13 @@ pub enum StoreError {
     /// Something else is wrong.
     #[error("the store failed: {0}")]
     Failed(String),
+}
+
+fn overloaded(by_run: bool) -> &'static str {
+    match by_run {
+        true => "so much of this run waits to be written that other runs come first",
+        false => "the store is slower than what comes",
+    }
 }
 
 /// What is told when a step is durable, or was not written.

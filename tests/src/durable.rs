@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use harness_proto::v1::{
-    self, Append, Entry, JournalEntry, Request, Resume, Run, StartRunRequest, Step, StepKind,
-    WatchRunRequest, attach_request, entry, hello, outcome, watch_run_response,
+    self, Append, Entry, JournalEntry, Request, Run, StartRunRequest, Step, StepKind,
+    WatchRunRequest, attach_request, entry, outcome, watch_run_response,
 };
 use tonic::transport::Channel;
 use tonic::{Status, Streaming};
@@ -129,19 +129,6 @@ pub fn append(request: &Request, worker_seq: u64, kind: entry::Kind) -> attach_r
         worker_seq,
         entry: Some(Entry { kind: Some(kind) }),
     })
-}
-
-/// The hello of a worker whose call broke under a request.
-#[must_use]
-pub fn resuming(hello: v1::Hello, request: &Request) -> v1::Hello {
-    v1::Hello {
-        previous: Some(hello::Previous::Resume(Resume {
-            run_id: request.run_id.clone(),
-            attempt: request.attempt,
-            lease: request.lease.clone(),
-        })),
-        ..hello
-    }
 }
 
 /// The value a run has ended with.

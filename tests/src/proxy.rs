@@ -1,13 +1,13 @@
 //! A TCP proxy between a peer and the harness that a test can make misbehave: reset, close, stall,
 //! break off after so many bytes, reset the calls, say GOAWAY in the harness's place, or swallow
-//! every frame and answer PINGs itself.
+//! every frame and answer PINGs itself, or be down for a while.
 //!
 //! Orders go to the connections there are; later ones are carried faithfully. It runs on a runtime
 //! of its own, and everything in it ends when it is dropped. For tests that are no async code.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
@@ -24,15 +24,16 @@ const ORDERS: usize = 16;
 /// A running proxy.
 pub struct Proxy {
     address: String,
-    counts: Arc<Counts>,
+    shared: Arc<Shared>,
     orders: broadcast::Sender<Order>,
     #[expect(dead_code, reason = "runs the proxy until it is dropped")]
     runtime: Runtime,
 }
 
-/// What has happened so far.
+/// What has happened so far, and what becomes of the next connection.
 #[derive(Debug, Default)]
-struct Counts {
+struct Shared {
+    down: AtomicBool,
     accepted: AtomicUsize,
     pings: Arc<AtomicUsize>,
 }
@@ -66,16 +67,16 @@ impl Proxy {
     pub fn to(upstream: &str) -> Self {
         let (runtime, listener, address) = loopback::listen();
         let (orders, _) = broadcast::channel(ORDERS);
-        let counts = Arc::new(Counts::default());
+        let shared = Arc::new(Shared::default());
         runtime.spawn(accept(
             listener,
             upstream.to_owned(),
             orders.clone(),
-            Arc::clone(&counts),
+            Arc::clone(&shared),
         ));
         Self {
             address,
-            counts,
+            shared,
             orders,
             runtime,
         }
@@ -88,17 +89,28 @@ impl Proxy {
 
     /// How many connections it has carried so far.
     pub fn accepted(&self) -> usize {
-        self.counts.accepted.load(Ordering::SeqCst)
+        self.shared.accepted.load(Ordering::SeqCst)
     }
 
     /// How many PINGs it has answered itself.
     pub fn pings(&self) -> usize {
-        self.counts.pings.load(Ordering::SeqCst)
+        self.shared.pings.load(Ordering::SeqCst)
     }
 
     /// Ends every connection with RST, to both sides.
     pub fn cut(&self) {
         self.order(Order::Cut);
+    }
+
+    /// Cuts every connection, and each that comes until [`Proxy::go_up`].
+    pub fn go_down(&self) {
+        self.shared.down.store(true, Ordering::SeqCst);
+        self.cut();
+    }
+
+    /// Carries connections again.
+    pub fn go_up(&self) {
+        self.shared.down.store(false, Ordering::SeqCst);
     }
 
     /// Ends every connection with FIN, to both sides.
@@ -147,12 +159,16 @@ async fn accept(
     listener: TcpListener,
     upstream: String,
     orders: broadcast::Sender<Order>,
-    counts: Arc<Counts>,
+    shared: Arc<Shared>,
 ) {
     let mut connections = JoinSet::new();
     while let Ok((peer, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
         let orders = orders.subscribe();
+        if shared.down.load(Ordering::SeqCst) {
+            drop(peer.set_zero_linger());
+            continue;
+        }
         // A peer that finds no harness behind the proxy is reset, as one with no proxy is refused.
         match TcpStream::connect(&upstream).await {
             Ok(harness) if connections.len() < CONNECTIONS => {
@@ -162,8 +178,8 @@ async fn accept(
                         .set_nodelay(true)
                         .expect("an open socket must take it");
                 }
-                connections.spawn(carry(peer, harness, orders, Arc::clone(&counts.pings)));
-                counts.accepted.fetch_add(1, Ordering::SeqCst);
+                connections.spawn(carry(peer, harness, orders, Arc::clone(&shared.pings)));
+                shared.accepted.fetch_add(1, Ordering::SeqCst);
             }
             Ok(_) | Err(_) => drop(peer.set_zero_linger()),
         }

@@ -1,5 +1,7 @@
 //! Bare protocol peers over the generated stubs, and a harness inside the test's own process.
 
+mod resuming;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +26,8 @@ use tonic_types::pb;
 use uuid::Uuid;
 
 use crate::wait::eventually_async;
+
+pub use resuming::resuming;
 
 /// How long a test waits for what should come at once.
 pub const SOON: Duration = Duration::from_secs(5);
@@ -221,6 +225,17 @@ impl RawSlot {
                 attach_response::Frame::Request(request) => return request,
                 attach_response::Frame::Heartbeat(_) | attach_response::Frame::Appended(_) => {}
                 other => panic!("expected a request, got {other:?}"),
+            }
+        }
+    }
+
+    /// Waits until this number of the request in hand is acknowledged.
+    pub async fn acknowledged(&mut self, seq: u64) {
+        loop {
+            match self.next().await {
+                attach_response::Frame::Appended(appended) if appended.worker_seq >= seq => return,
+                attach_response::Frame::Appended(_) | attach_response::Frame::Heartbeat(_) => {}
+                other => panic!("expected appended, got {other:?}"),
             }
         }
     }

@@ -82,8 +82,16 @@ struct Attached {
 struct Answered {
     lease: Lease,
     at: Instant,
-    /// The reply of a durable run, until it is acknowledged.
+    /// With its reply, as long as that may have to be sent again.
     kept: Option<Box<Work>>,
+}
+
+impl Answered {
+    /// Whether the harness is to say that it has taken the reply.
+    fn awaits_acknowledgement(&self) -> bool {
+        let kept = self.kept.as_ref().and_then(|work| work.keeping.as_ref());
+        kept.is_some_and(|keeping| keeping.awaits_acknowledgement())
+    }
 }
 
 impl Session {
@@ -189,7 +197,7 @@ impl Session {
                 attached.next_beat = now + attached.interval.min(ACCEPT_WITHIN);
                 // Whoever sends the next request has taken the reply to the last one.
                 attached.answered = None;
-                let work = Work::new(delivery, attached.limits, actions);
+                let work = Work::new(now, delivery, attached.limits, actions);
                 self.state = State::Busy(attached, Box::new(work));
             }
             state @ (State::Greeting { .. } | State::Busy(..)) => {
@@ -257,11 +265,11 @@ impl Session {
             reply: reply.within(FRAMED_BYTES_MAX),
         };
         let answered = work.answered(now, &reply);
-        let acknowledged = answered.kept.is_none();
+        let is_taken = !answered.awaits_acknowledgement();
         actions.push(Action::Send(reply));
         attached.answered = Some(answered);
         self.state = State::Ready(attached);
-        if self.leaving && acknowledged {
+        if self.leaving && is_taken {
             self.half_close(now, actions);
         }
     }
@@ -271,7 +279,7 @@ impl Session {
             return;
         }
         match &self.state {
-            State::Ready(attached) if attached.kept().is_some() => {
+            State::Ready(attached) if attached.awaits_acknowledgement() => {
                 actions.push(Action::Send(Outbound::Leave));
             }
             State::Greeting { resuming: None, .. } | State::Ready(_) => {
@@ -317,6 +325,7 @@ impl Session {
                     self.silent(now, "the harness missed three heartbeats", actions);
                 } else if now >= attached.next_beat {
                     attached.next_beat = now + attached.interval;
+                    attached.forget_answered(now);
                     actions.push(Action::Send(Outbound::Heartbeat { held: None }));
                 }
             }
@@ -370,7 +379,21 @@ impl Attached {
         (since <= self.interval * 2).then_some(answered.lease)
     }
 
-    /// The attempt whose reply is not acknowledged.
+    /// Forgets the reply that nobody acknowledges, once a call that had lost it would be known to.
+    fn forget_answered(&mut self, now: Instant) {
+        let known = self.interval * (MISSED_HEARTBEATS + 1);
+        self.answered.take_if(|answered| {
+            let since = now.saturating_duration_since(answered.at);
+            !answered.awaits_acknowledgement() && since >= known
+        });
+    }
+
+    fn awaits_acknowledgement(&self) -> bool {
+        let answered = self.answered.as_ref();
+        answered.is_some_and(Answered::awaits_acknowledgement)
+    }
+
+    /// The attempt whose reply may have to be sent again.
     fn kept(&self) -> Option<&Work> {
         self.answered.as_ref()?.kept.as_deref()
     }

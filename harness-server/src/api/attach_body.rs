@@ -32,6 +32,9 @@ pub struct AttachBody {
     inner: tonic::body::Body,
     outbox: Arc<Outbox>,
     unsent: Arc<Unsent>,
+    /// Whether the last frame was unsent when the next one was to go: if the call is over now, it
+    /// was dropped and has not left.
+    held_up: bool,
     patience: Option<Pin<Box<Sleep>>>,
     /// Whether the stream is reset, which drops what is unsent.
     is_reset: bool,
@@ -43,8 +46,19 @@ impl AttachBody {
             inner,
             outbox,
             unsent: Arc::default(),
+            held_up: false,
             patience: None,
             is_reset: false,
+        }
+    }
+}
+
+impl Drop for AttachBody {
+    /// Before `inner` tells what was not delivered: where nothing was to follow the last frame,
+    /// nobody has looked yet whether that has left.
+    fn drop(&mut self) {
+        if !self.held_up && self.unsent.is_gone() {
+            self.outbox.let_go();
         }
     }
 }
@@ -58,7 +72,8 @@ impl Body for AttachBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         if !self.outbox.is_empty() {
-            if self.unsent.poll_gone(cx).is_pending() {
+            self.held_up = self.unsent.poll_gone(cx).is_pending();
+            if self.held_up {
                 if !self.outbox.poll_has_end(cx) {
                     return Poll::Pending;
                 }
@@ -82,11 +97,6 @@ impl Body for AttachBody {
     }
 }
 
-impl Drop for AttachBody {
-    /// What has left before the connection broke may be with the worker. No later frame has said so.
-    fn drop(&mut self) {
-        if !self.is_reset && self.unsent.is_gone() {
-            self.outbox.let_go();
-        }
-    }
-}
+#[cfg(test)]
+#[path = "attach_body_tests.rs"]
+mod tests;

@@ -9,7 +9,7 @@ use harness_proto::v1::{self, entry::Kind};
 
 use crate::dispatch::{RunState, RunView};
 use crate::engine::Engine;
-use crate::envelope::{Code, Failure};
+use crate::envelope::Failure;
 use crate::ids::RunId;
 use crate::journal;
 use crate::journal::{Content, Ended, Proof};
@@ -212,11 +212,6 @@ fn state(view: &RunView) -> relay::RunState {
     match (view.state, &view.ended) {
         (RunState::Queued, _) => relay::RunState::Queued,
         (RunState::Running, _) | (RunState::Ended, None) => relay::RunState::Running,
-        (RunState::Ended, Some((_, Ended::Value(_)))) => relay::RunState::Succeeded,
-        (RunState::Ended, Some((_, Ended::Failure(failure)))) => match failure.code {
-            Code::Cancelled => relay::RunState::Cancelled,
-            Code::DeadlineExceeded => relay::RunState::TimedOut,
-            _ => relay::RunState::Failed,
-        },
+        (RunState::Ended, Some((_, ended))) => state_to_proto(State::ended(ended.error())),
     }
 }

@@ -77,12 +77,9 @@ pub(super) fn outgoing(frame: Outgoing, server_id: Uuid, limits: &Limits) -> rel
             lease,
             request,
             deadline,
+            window,
             replay,
         } => {
-            let window = match &request.durable {
-                Some(_) => limits.reattach_window,
-                None => limits.interactive_reattach_window,
-            };
             let time_left = deadline.saturating_duration_since(Instant::now());
             Out::Request(relay::Request {
                 run_id: delivery.run.to_string(),

@@ -69,8 +69,14 @@ impl Snapshot {
             ];
             states.map(|(state, slots)| (with(of_agent(agent), "state", state), slots))
         });
-        let help = "Slots of the agent by state; those busy are its runs in work";
+        let help = "Slots of the agent by state; those busy have a run in work";
         gauges(to, "harness_agent_slots", help, slots)?;
+        let away = self.agents.iter().map(|(agent, load)| {
+            let away = load.away;
+            (of_agent(agent), away)
+        });
+        let help = "Runs of the agent in work whose worker is waited for, as its call is lost";
+        gauges(to, "harness_agent_away_runs", help, away)?;
         let unreleased = self.agents.iter().map(|(agent, load)| {
             let unreleased = load.unreleased;
             (of_agent(agent), unreleased)

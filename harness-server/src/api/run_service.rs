@@ -233,7 +233,10 @@ impl RunService for Runs {
             let entries = streams::follow(engine.clone(), followed, include_stop);
             return Ok(Response::new(entries));
         }
-        let entries = match self.find(&asked.run_id, &asked.namespace).await? {
+        let patience = patience(None, request.extensions())?;
+        let found = self.find(&asked.run_id, &asked.namespace);
+        let untold = || of_failure(&ending::untold(&asked.run_id));
+        let entries = match patience.keep(found, untold).await? {
             Found::Interactive(id, _) => {
                 let watch = engine.watch(id).ok_or_else(gone)?;
                 streams::watch(engine.clone(), watch, from, include_stop)

@@ -38,7 +38,7 @@ impl Unsent {
         !self.lock().unsent
     }
 
-    /// Whether what was handed over last has left; if not, its drop wakes the task.
+    /// The same; if it has not, its drop wakes the task.
     pub(super) fn poll_gone(&self, cx: &Context<'_>) -> Poll<()> {
         let mut state = self.lock();
         if !state.unsent {

@@ -80,9 +80,15 @@ pub struct Limits {
     /// How long the worker of a durable run whose call is lost may take to come back. Default 10 s.
     #[serde(with = "humantime_serde")]
     pub reattach_window: Duration,
-    /// The same of an interactive run. Default 0: it fails as soon as its call is lost.
+    /// The same of an interactive run, for full level workers behind a proxy that cuts calls. Its
+    /// caller waits as long for a worker that does not come back, and one that takes longer between
+    /// its tries to connect is not back in time: not under a second. Default 0: such a run fails as
+    /// soon as its call is lost.
     #[serde(with = "humantime_serde")]
     pub interactive_reattach_window: Duration,
+    /// Interactive runs whose workers are waited for at once; beyond it one fails as soon as its
+    /// call is lost. Their payloads count for `queue_bytes`. Default 10,000.
+    pub away_runs: usize,
     /// How long a durable run is kept after its end. Default 7 days.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
@@ -165,6 +171,7 @@ impl Default for Limits {
             durable_journal_bytes: ByteSize::mib(64),
             reattach_window: Duration::from_secs(10),
             interactive_reattach_window: Duration::ZERO,
+            away_runs: 10_000,
             retention: Duration::from_secs(7 * 24 * 60 * 60),
             ended_kept: Duration::from_secs(60),
             ended_runs: 10_000,
@@ -228,6 +235,7 @@ impl Limits {
             },
             reattach_window: self.reattach_window,
             interactive_reattach_window: self.interactive_reattach_window,
+            away_runs: self.away_runs,
             ended_kept: self.ended_kept,
             ended_runs: self.ended_runs,
             ended_bytes: usize::try_from(self.ended_bytes.as_u64()).unwrap_or(usize::MAX),

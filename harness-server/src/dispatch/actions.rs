@@ -32,8 +32,10 @@ pub enum Action {
         lease: Lease,
         /// What to send.
         request: Arc<Request>,
-        /// When the run ends.
+        /// When the attempt ends at the latest.
         deadline: Instant,
+        /// How long its worker is waited for after its call is lost.
+        window: Duration,
         /// Entries to send again with it.
         replay: Option<Arc<Replay>>,
     },
@@ -117,7 +119,7 @@ pub enum Action {
 /// What the log should say.
 #[derive(Debug)]
 pub enum Note {
-    /// Cancelled work has stopped.
+    /// Work that was cancelled, or whose call was lost, has stopped.
     Released {
         /// The worker.
         worker: WorkerId,
@@ -138,6 +140,22 @@ pub enum Note {
         /// The worker.
         worker: WorkerId,
         /// The work.
+        delivery: Delivery,
+    },
+    /// The call of a worker is lost, and it may come back to its work.
+    Away {
+        /// The worker.
+        worker: WorkerId,
+        /// Its work.
+        delivery: Delivery,
+        /// What happened, with the worker's name.
+        what: Arc<str>,
+    },
+    /// A worker has come back to its work.
+    Resumed {
+        /// The worker.
+        worker: WorkerId,
+        /// Its work.
         delivery: Delivery,
     },
     /// A worker was lost or broke a rule.

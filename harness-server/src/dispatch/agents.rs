@@ -43,7 +43,7 @@ pub(super) struct Agent {
     pub(super) durable_runs: usize,
     /// Of those in `queue`, how many count against the limit of the queue.
     pub(super) waiting: usize,
-    /// Interactive runs of it whose worker is waited for.
+    /// Runs of it whose worker is waited for.
     pub(super) away: usize,
     /// The offer of the slot attached last.
     pub(super) newest: Option<Arc<Offer>>,

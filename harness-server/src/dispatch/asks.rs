@@ -228,10 +228,7 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&id) else {
             return;
         };
-        let delivery = match entry.run.state() {
-            run::State::Running(_) | run::State::Away => Some(entry.run.delivery()),
-            run::State::Queued | run::State::Ended => None,
-        };
+        let delivery = entry.run.is_worked().then(|| entry.run.delivery());
         let is_durable = entry.durable.is_some();
         let failed = match &event {
             run::Event::Failed(_, failure) => Some(Arc::new(failure.clone())),

@@ -1,8 +1,6 @@
 //! Chains of runs: an agent that asks another agent, and the deadlocks that can come of it.
 
 use crate::envelope::{Code, Failure, Request};
-use crate::ids::SlotId;
-use crate::run;
 
 use super::Core;
 use super::entry::RunEntry;
@@ -16,11 +14,10 @@ impl Core {
         let Some(parent) = request.parent else {
             return Ok(0);
         };
-        let above = self.runs.get(&parent.run).filter(|entry| {
-            // The work goes on while its call is lost.
-            let runs = matches!(entry.run.state(), run::State::Running(_) | run::State::Away);
-            runs && entry.run.attempt() == parent.attempt
-        });
+        let above = self
+            .runs
+            .get(&parent.run)
+            .filter(|entry| entry.run.is_worked() && entry.run.attempt() == parent.attempt);
         let Some(above) = above else {
             let message = format!(
                 "options.parent names {parent}, which does not run now: only the current attempt \
@@ -43,19 +40,19 @@ impl Core {
     /// first ask first.
     pub(super) fn cycle(&self, entry: &RunEntry) -> Option<String> {
         let mut names = vec![entry.request.agent.to_string()];
-        let mut held: Vec<SlotId> = Vec::new();
+        let mut held = 0;
         let mut above = entry.request.parent;
         while let Some(parent) = above.and_then(|parent| self.runs.get(&parent.run)) {
-            if let run::State::Running(slot) = parent.run.state()
-                && parent.request.agent == entry.request.agent
-            {
-                held.push(*slot);
+            if parent.run.is_worked() && parent.request.agent == entry.request.agent {
+                held += 1;
             }
             names.push(parent.request.agent.to_string());
             above = parent.request.parent;
         }
-        let slots = self.agents.get(&entry.request.agent)?.slots();
+        let agent = self.agents.get(&entry.request.agent)?;
+        // A worker that comes back has its slot for what it was away with.
+        let slots = agent.slots() + agent.away;
         names.reverse();
-        (slots > 0 && held.len() >= slots).then(|| names.join(" -> "))
+        (slots > 0 && held >= slots).then(|| names.join(" -> "))
     }
 }

@@ -3,15 +3,16 @@
 //!
 //! Pure; what the harness does about it is in `resuming`.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::envelope::Failure;
-use crate::ids::{Attempt, Delivery, Lease};
+use crate::ids::{AgentKey, Attempt, Delivery, Lease};
 use crate::run::Cause;
 use crate::slot::{End, Level, Refusal};
 use crate::store::{Holder, State};
 
 use super::past::Past;
+use super::workers::Offer;
 
 /// The newest attempt of a run, as its worker may come back to it.
 #[derive(Debug)]
@@ -34,12 +35,6 @@ impl Claim {
             reply_seq: 0,
             away: None,
         }
-    }
-
-    /// That of a worker of this level to a run whose worker is waited for so long.
-    pub(super) fn within(window: Duration, level: Level, holder: Holder) -> Option<Box<Self>> {
-        let comes_back = level == Level::Full && !window.is_zero();
-        comes_back.then(|| Box::new(Self::new(holder)))
     }
 }
 
@@ -71,9 +66,46 @@ pub struct Resumed {
     pub deadline: Option<Instant>,
 }
 
+/// A worker that wants to go on with an attempt.
+#[derive(Clone, Copy, Debug)]
+pub struct Comer<'a> {
+    /// What it offers.
+    pub offer: &'a Offer,
+    /// Which attempt.
+    pub delivery: Delivery,
+    /// The proof that came with it.
+    pub lease: Lease,
+}
+
+impl Comer<'_> {
+    /// Whether the attempt is the newest of a run of that agent, and was this worker's.
+    ///
+    /// # Errors
+    /// How its call ends.
+    pub(super) fn has_newest(
+        &self,
+        agent: &AgentKey,
+        newest: Attempt,
+        holder: Option<Holder>,
+    ) -> Result<(), End> {
+        let (worker, lease) = (self.offer.worker, self.lease);
+        let of_run = self.offer.agent == *agent && self.delivery.attempt <= newest;
+        if of_run && self.delivery.attempt < newest {
+            return Err(End::Superseded(self.delivery));
+        }
+        let is_full = self.offer.level == Level::Full;
+        match of_run && is_full && holder == Some(Holder { worker, lease }) {
+            true => Ok(()),
+            false => Err(End::Refused(Refusal::NotYours)),
+        }
+    }
+}
+
 /// The last attempt of a run that has ended, as its worker may come back to it.
 #[derive(Clone, Copy, Debug)]
-pub struct LastAttempt {
+pub struct LastAttempt<'a> {
+    /// The run's agent.
+    pub agent: &'a AgentKey,
     /// Which.
     pub attempt: Attempt,
     /// Whose it was, where that is known.
@@ -84,18 +116,14 @@ pub struct LastAttempt {
     pub state: State,
 }
 
-impl LastAttempt {
-    /// What a worker comes back to that wants to go on with a delivery of the run.
+impl<'a> LastAttempt<'a> {
+    /// What a worker comes back to that wants to go on with an attempt of the run.
     ///
     /// # Errors
     /// How its call ends.
-    pub fn comes_back(&self, delivery: Delivery, holder: Holder) -> Result<Back, End> {
-        if delivery.attempt < self.attempt {
-            return Err(End::Superseded(delivery));
-        }
-        if delivery.attempt > self.attempt || self.holder != Some(holder) {
-            return Err(End::Refused(Refusal::NotYours));
-        }
+    pub fn comes_back(&self, comer: Comer<'_>) -> Result<Back, End> {
+        comer.has_newest(self.agent, self.attempt, self.holder)?;
+        let delivery = comer.delivery;
         match self.state {
             _ if self.reply_seq > 0 => Ok(Back::Replied(delivery, self.reply_seq)),
             State::TimedOut => Err(End::DeadlineExceeded(delivery)),
@@ -106,13 +134,19 @@ impl LastAttempt {
         }
     }
 
-    pub(super) fn of(past: &Past) -> Self {
+    pub(super) fn of(past: &'a Past) -> Self {
         let claim = past.claim.as_ref();
         Self {
+            agent: &past.view.agent,
             attempt: past.view.attempt,
             holder: claim.map(|claim| claim.holder),
             reply_seq: claim.map_or(0, |claim| claim.reply_seq),
-            state: past.state(),
+            state: State::ended(
+                past.view
+                    .ended
+                    .as_ref()
+                    .and_then(|(_, ended)| ended.error()),
+            ),
         }
     }
 }

@@ -248,6 +248,7 @@ impl Core {
                 durable.replayed.clone_from(&first_replayed);
             }
         }
+        entry.has_taken(worker_seq);
         let new = NewEntry {
             attempt: delivery.attempt,
             worker_seq,

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::envelope::{Code, Failure};
-use crate::ids::{AgentKey, Delivery, SlotId};
+use crate::ids::{AgentKey, Delivery, SlotId, WorkerId};
 use crate::journal::Content;
 use crate::pool::Rung;
 use crate::run::Cause;
@@ -24,11 +24,10 @@ impl Core {
             let message = format!("worker \"{}\" was lost: {why}", entry.offer.info.name);
             let failure = Failure::new(Code::WorkerLost, message);
             let worker = entry.offer.worker;
-            actions.push(failed(&entry, Some(delivery), &failure));
             if self.may_come_back(&entry, delivery) {
-                let gone = (delivery.run, entry.slot.accept_by());
-                self.went_away(now, gone, failure, actions);
+                self.went_away(now, (worker, delivery), failure, actions);
             } else {
+                actions.push(failed(worker, Some(delivery), &failure));
                 self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
             }
         }
@@ -48,7 +47,7 @@ impl Core {
         };
         if let Some(delivery) = entry.slot.delivery() {
             let worker = entry.offer.worker;
-            actions.push(failed(&entry, Some(delivery), &failure));
+            actions.push(failed(worker, Some(delivery), &failure));
             self.delivery_failed(now, delivery.run, worker, Cause::Died, failure, actions);
         }
         self.slot_is_gone(now, &entry.offer.agent, actions);
@@ -105,18 +104,18 @@ impl Core {
             end: end.clone(),
         });
         let failure = end_of_delivery(end, &entry);
+        let comes_back = is_lost(end) && held.is_some_and(|held| self.may_come_back(&entry, held));
         if let Some((cause, failure)) = &failure
             && *cause != Cause::Declined
+            && !comes_back
         {
-            actions.push(failed(&entry, held, failure));
+            actions.push(failed(worker, held, failure));
         }
         if let Some(delivery @ Delivery { run, .. }) = held {
-            let comes_back = is_lost(end) && self.may_come_back(&entry, delivery);
             match failure {
                 failure if comes_back => {
                     let failure = failure.map_or_else(shutting_down, |(_, failure)| failure);
-                    let gone = (run, entry.slot.accept_by());
-                    self.went_away(now, gone, failure, actions);
+                    self.went_away(now, (worker, delivery), failure, actions);
                 }
                 Some((cause, failure)) => {
                     self.delivery_failed(now, run, worker, cause, failure, actions);
@@ -183,10 +182,10 @@ impl Core {
 }
 
 /// What the log should say of a worker that did not do what it must.
-fn failed(entry: &SlotEntry, held: Option<Delivery>, failure: &Failure) -> Action {
+pub(super) fn failed(worker: WorkerId, delivery: Option<Delivery>, failure: &Failure) -> Action {
     Action::Note(Note::Failed {
-        worker: entry.offer.worker,
-        delivery: held,
+        worker,
+        delivery,
         what: failure.message.as_str().into(),
     })
 }

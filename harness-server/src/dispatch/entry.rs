@@ -43,7 +43,8 @@ pub(super) struct RunEntry {
     pub(super) paced: bool,
     /// Entries the caller of a paced run has not taken, and their worker_seq.
     pub(super) unread: VecDeque<(u64, u64)>,
-    /// Who has the newest attempt, where its worker may come back to it after its call is lost.
+    /// Who has the newest attempt, or had it while no other has begun. Interactive runs have one
+    /// only where their worker may come back.
     pub(super) claim: Option<Box<Claim>>,
     /// What it has when it is durable.
     pub(super) durable: Option<Box<Durable>>,
@@ -59,6 +60,13 @@ impl RunEntry {
     pub(super) fn is_being_judged(&self) -> bool {
         let mut judgements = self.judgements.iter();
         judgements.any(|(_, judgement)| matches!(judgement, Judgement::Awaited))
+    }
+
+    /// What the worker of the newest attempt has sent is taken up to here.
+    pub(super) fn has_taken(&mut self, worker_seq: u64) {
+        if let Some(claim) = &mut self.claim {
+            claim.taken = worker_seq;
+        }
     }
 
     /// The worker_seq of the reply that the newest attempt has ended with; 0 where none was taken.

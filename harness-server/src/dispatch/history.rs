@@ -228,13 +228,11 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&delivery.run) else {
             return;
         };
-        if let Some(claim) = &mut entry.claim {
-            claim.taken = worker_seq;
-        }
         if entry.durable.is_some() {
             let place = (delivery, worker_seq);
             return self.take_durable(now, slot, place, (kind, encoded), actions);
         }
+        entry.has_taken(worker_seq);
         let seq = entry.journal.append(now, delivery.attempt, encoded, limits);
         let full = self
             .slots

@@ -16,8 +16,10 @@ pub struct AgentLoad {
     pub starting: usize,
     /// Slots without a request.
     pub ready: usize,
-    /// Slots with a request, which are the runs in work.
+    /// Slots with a request.
     pub busy: usize,
+    /// Runs in work whose worker is waited for, as its call is lost.
+    pub away: usize,
     /// Slots that are leaving.
     pub stopping: usize,
     /// Cancelled requests whose work has not stopped.
@@ -34,6 +36,7 @@ impl Core {
                 let queued = agent.queue.len();
                 let load = AgentLoad {
                     queued,
+                    away: agent.away,
                     ..AgentLoad::default()
                 };
                 (key.clone(), load)

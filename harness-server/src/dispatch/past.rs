@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use ahash::AHashMap;
 
 use crate::ids::RunId;
-use crate::journal::{Ended, Journal};
-use crate::store::State;
+use crate::journal::Journal;
 
 use super::claim::Claim;
 use super::{RunView, trim};
@@ -31,17 +30,6 @@ pub(super) struct Past {
     pub(super) claim: Option<Box<Claim>>,
     /// Whether its worker still owes a released.
     pub(super) owed: bool,
-}
-
-impl Past {
-    /// How it ended.
-    pub(super) fn state(&self) -> State {
-        let error = self.view.ended.as_ref().and_then(|(_, ended)| match ended {
-            Ended::Failure(failure) => Some(failure.code),
-            Ended::Value(_) => None,
-        });
-        State::ended(error)
-    }
 }
 
 /// What is kept at most.

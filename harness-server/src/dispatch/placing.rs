@@ -394,8 +394,9 @@ impl Core {
         let started = Content::AttemptStarted(held.started.clone());
         held.lease = Some(lease);
         let worker = held.offer.worker;
-        let window = self.limits.interactive_reattach_window;
-        entry.claim = Claim::within(window, held.slot.level(), Holder { worker, lease });
+        let window = self.limits.window(held.slot.level(), false);
+        let claim = || Box::new(Claim::new(Holder { worker, lease }));
+        entry.claim = (!window.is_zero()).then(claim);
         entry.run.apply(now, run::Event::Delivered(slot));
         let delivery = entry.run.delivery();
         let (request, bytes) = (entry.request.clone(), entry.frame_bytes);
@@ -407,6 +408,7 @@ impl Core {
             lease,
             request,
             deadline,
+            window,
             replay: None,
         });
         self.note(now, delivery, started, actions);

@@ -11,23 +11,36 @@ use crate::slot::{End, Level, Refusal};
 use crate::store::Holder;
 
 use super::asks::shutting_down;
-use super::claim::{Away, Back, Claim, LastAttempt, Resumed};
+use super::claim::{Away, Back, Claim, Comer, LastAttempt, Resumed};
 use super::durable::{After, Durable, Pending, Phase};
+use super::ends::failed;
 use super::entry::RunEntry;
 use super::slots::SlotEntry;
-use super::workers::Offer;
-use super::{Action, Core, Timer};
+use super::{Action, Core, Note, Timer};
 
 impl Core {
     /// Whether the worker of a lost call may come back to what was in it.
     pub(super) fn may_come_back(&self, entry: &SlotEntry, delivery: Delivery) -> bool {
         let run = self.runs.get(&delivery.run);
-        entry.slot.level() == Level::Full
-            && run.is_some_and(|run| match &run.durable {
-                Some(durable) => matches!(durable.phase, Phase::Working),
-                // Its caller does not wait for the harness that follows.
-                None => run.claim.is_some() && !self.leaving,
-            })
+        let Some(run) = run.filter(|_| entry.slot.level() == Level::Full) else {
+            return false;
+        };
+        match &run.durable {
+            // The harness that follows knows of no drain.
+            Some(durable) => {
+                matches!(durable.phase, Phase::Working)
+                    && (self.leaving || !self.drained.contains(entry.offer.worker))
+            }
+            None => {
+                let bytes = run.request.payload.data.len() as u64;
+                run.claim.is_some()
+                    // Its caller does not wait for the harness that follows.
+                    && !self.leaving
+                    && !self.drained.contains(entry.offer.worker)
+                    && self.away < self.limits.away_runs
+                    && self.queued_bytes + bytes <= self.limits.queue_bytes
+            }
+        }
     }
 
     /// The call of a run is lost; its worker has a while to come back. One that has not shown that it
@@ -35,28 +48,24 @@ impl Core {
     pub(super) fn went_away(
         &mut self,
         now: Instant,
-        (id, accept_by): (RunId, Option<Instant>),
+        (worker, delivery): (WorkerId, Delivery),
         failure: Failure,
         actions: &mut Vec<Action>,
     ) {
-        if self.leaving {
+        let id = delivery.run;
+        let is_durable = self.has_durable(id);
+        actions.push(Action::Note(Note::Away {
+            worker,
+            delivery,
+            what: failure.message.as_str().into(),
+        }));
+        if self.leaving && is_durable {
             // It comes back to the harness that follows.
             return self.remove_durable(id);
         }
         self.run_apply(now, id, run::Event::Lost, actions);
-        let window = now + self.window_of(id);
-        let (until, cause) = match accept_by {
-            Some(by) => (by.clamp(now, window), Cause::NotAccepted),
-            None => (window, Cause::Lost),
-        };
-        self.await_worker(id, until, cause, failure);
-    }
-
-    fn window_of(&self, id: RunId) -> Duration {
-        match self.has_durable(id) {
-            true => self.limits.reattach_window,
-            false => self.limits.interactive_reattach_window,
-        }
+        let until = now + self.limits.window(Level::Full, is_durable);
+        self.await_worker(id, until, Cause::Lost, failure);
     }
 
     /// The worker of a run has until then to come back.
@@ -79,10 +88,12 @@ impl Core {
             failure,
         });
         self.timers.set(until, Timer::Reattach(id));
-        if entry.durable.is_none()
-            && let Some(agent) = self.agents.get_mut(&entry.request.agent)
-        {
+        if let Some(agent) = self.agents.get_mut(&entry.request.agent) {
             agent.away += 1;
+        }
+        if entry.durable.is_none() {
+            self.away += 1;
+            self.queued_bytes += entry.request.payload.data.len() as u64;
         }
     }
 
@@ -93,10 +104,12 @@ impl Core {
         let away = claim.away.take()?;
         let worker = claim.holder.worker;
         self.timers.clear(away.until, Timer::Reattach(id));
-        if entry.durable.is_none()
-            && let Some(agent) = self.agents.get_mut(&entry.request.agent)
-        {
+        if let Some(agent) = self.agents.get_mut(&entry.request.agent) {
             agent.away -= 1;
+        }
+        if entry.durable.is_none() {
+            self.away -= 1;
+            self.queued_bytes -= entry.request.payload.data.len() as u64;
         }
         Some((worker, away))
     }
@@ -105,13 +118,10 @@ impl Core {
         drop(self.take_away(id));
     }
 
-    /// The workers of lost calls come back to the harness that follows, if their callers do.
+    /// Durable runs that are away are on disk for the harness that follows; callers of others are
+    /// answered.
     pub(super) fn leave_what_is_away(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        let is_away = |entry: &RunEntry| matches!(entry.run.state(), run::State::Away);
-        let away = self.runs.iter().filter(|(_, entry)| is_away(entry));
-        let mut away: Vec<RunId> = away.map(|(id, _)| *id).collect();
-        away.sort_unstable();
-        for run in away {
+        for run in self.away_runs(|_| true) {
             match self.has_durable(run) {
                 true => self.remove_durable(run),
                 false => self.refuse(now, run, shutting_down(), actions),
@@ -119,23 +129,34 @@ impl Core {
         }
     }
 
-    /// The worker has not come back in its time.
-    pub(super) fn never_came_back(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
-        let waited = self.window_of(id);
-        let claim = self.runs.get_mut(&id).and_then(|it| it.claim.as_mut());
-        if let Some(away) = claim.and_then(|claim| claim.away.as_mut())
-            && away.cause == Cause::Lost
-            && !waited.is_zero()
-        {
-            let said = format!(" and was not back in {waited:?}");
-            away.failure.message.push_str(&said);
+    /// A worker that was asked to drain may not come back.
+    pub(super) fn drained_stay_away(
+        &mut self,
+        now: Instant,
+        worker: WorkerId,
+        actions: &mut Vec<Action>,
+    ) {
+        for run in self.away_runs(|claim| claim.holder.worker == worker) {
+            self.stays_away(now, run, actions);
         }
-        self.stays_away(now, id, actions);
     }
 
-    /// The worker has not come back in its time, or will not.
+    fn away_runs(&self, which: impl Fn(&Claim) -> bool) -> Vec<RunId> {
+        let is_away = |entry: &RunEntry| {
+            let claim = entry.claim.as_ref();
+            claim.is_some_and(|claim| claim.away.is_some() && which(claim))
+        };
+        let away = self.runs.iter().filter(|(_, entry)| is_away(entry));
+        let mut away: Vec<RunId> = away.map(|(id, _)| *id).collect();
+        away.sort_unstable();
+        away
+    }
+
+    /// The worker has not come back in its time, or says that it will not.
     pub(super) fn stays_away(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let delivery = self.runs.get(&id).map(|entry| entry.run.delivery());
         if let Some((worker, away)) = self.take_away(id) {
+            actions.push(failed(worker, delivery, &away.failure));
             self.delivery_failed(now, id, worker, away.cause, away.failure, actions);
         }
     }
@@ -227,56 +248,44 @@ impl Core {
         claim.filter(|_| is_away && entry.run.delivery() == delivery)
     }
 
-    /// Whether a run is here, live or ended.
+    /// Whether a run is here: a live one, or an interactive one that has ended.
     #[must_use]
     pub fn is_known(&self, id: RunId) -> bool {
         self.runs.contains_key(&id) || self.history.get(id).is_some()
     }
 
     /// What a worker comes back to that wants to go on with what it names, or how its call ends.
-    pub(super) fn comes_back(
-        &self,
-        offer: &Offer,
-        delivery: Delivery,
-        lease: Lease,
-    ) -> Result<Back, End> {
-        let not_yours = Err(End::Refused(Refusal::NotYours));
-        let worker = offer.worker;
-        let holder = Holder { worker, lease };
+    pub(super) fn comes_back(&self, comer: Comer<'_>) -> Result<Back, End> {
+        let Comer {
+            delivery, lease, ..
+        } = comer;
         if self.adrift.contains(&delivery.run) {
             return Err(End::StoreFailed);
         }
         let Some(entry) = self.runs.get(&delivery.run) else {
             let past = self.history.get(delivery.run);
-            let past = past.filter(|past| past.view.agent == offer.agent);
-            return past.map_or(not_yours, |past| {
-                LastAttempt::of(past).comes_back(delivery, holder)
-            });
+            let past = past.ok_or(End::Refused(Refusal::NotYours))?;
+            return LastAttempt::of(past).comes_back(comer);
         };
-        if entry.request.agent != offer.agent || delivery.attempt > entry.run.attempt() {
-            return not_yours;
-        }
-        if entry.durable.as_ref().is_some_and(|it| is_ending(it)) {
-            // It is known in a moment what came of it.
-            return Err(End::StoreFailed);
-        }
-        if delivery.attempt < entry.run.attempt() {
-            return Err(End::Superseded(delivery));
-        }
-        let claim = entry.claim.as_ref();
-        let claim = claim.filter(|it| it.holder == holder && offer.level == Level::Full);
-        match claim {
-            Some(_) if is_worked(entry) => Ok(Back::Resume(delivery, lease)),
-            None if is_worked(entry) => not_yours,
-            // Its reply has ended the attempt, and nothing has come after that.
-            Some(claim) if claim.reply_seq > 0 => {
-                let durable = entry.durable.as_ref();
-                match durable.is_none_or(|durable| attempt_end_is_on_disk(durable)) {
-                    true => Ok(Back::Replied(delivery, claim.reply_seq)),
-                    false => Err(End::StoreFailed),
+        let holder = entry.claim.as_ref().map(|claim| claim.holder);
+        comer.has_newest(&entry.request.agent, entry.run.attempt(), holder)?;
+        let (is_worked, known) = match &entry.durable {
+            None => (entry.run.is_worked(), true),
+            Some(durable) => match durable.phase {
+                // It is known in a moment what came of it.
+                Phase::Ending => return Err(End::StoreFailed),
+                Phase::Working => (true, true),
+                Phase::New(_) | Phase::Waiting | Phase::Loading(_) | Phase::Starting(_) => {
+                    (false, attempt_end_is_on_disk(durable))
                 }
-            }
-            Some(_) | None => Err(End::Superseded(delivery)),
+            },
+        };
+        match entry.reply_seq() {
+            _ if is_worked => Ok(Back::Resume(delivery, lease)),
+            0 => Err(End::Superseded(delivery)),
+            // Its reply has ended the attempt, and nothing has come after that.
+            seq if known => Ok(Back::Replied(delivery, seq)),
+            _ => Err(End::StoreFailed),
         }
     }
 
@@ -289,6 +298,8 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Option<(Resumed, u64)> {
         let id = delivery.run;
+        let claim = self.runs.get(&id)?.claim.as_ref()?;
+        let (taken, worker) = (claim.taken, claim.holder.worker);
         if let run::State::Running(older) = *self.runs.get(&id)?.run.state() {
             self.end(now, older, &End::Superseded(delivery), None, actions);
         }
@@ -299,26 +310,14 @@ impl Core {
             Some((at, Timer::Attempt(_))) => at,
             Some(_) | None => entry.run.deadline(),
         };
-        let taken = entry.claim.as_ref()?.taken;
         let resumed = Resumed {
             delivery,
             last_seq: entry.acknowledged(taken),
             deadline: Some(deadline),
         };
+        actions.push(Action::Note(Note::Resumed { worker, delivery }));
         Some((resumed, taken))
     }
-}
-
-/// Whether a worker has the newest attempt, or may come back to it.
-fn is_worked(entry: &RunEntry) -> bool {
-    match &entry.durable {
-        Some(durable) => matches!(durable.phase, Phase::Working),
-        None => matches!(entry.run.state(), run::State::Running(_) | run::State::Away),
-    }
-}
-
-fn is_ending(durable: &Durable) -> bool {
-    matches!(durable.phase, Phase::Ending)
 }
 
 /// Whether nothing is on its way that ends an attempt.

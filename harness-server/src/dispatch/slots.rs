@@ -14,7 +14,7 @@ use crate::slot::{self, End, Level, Refusal, Slot, Verdict};
 use crate::store::Holder;
 
 use super::agents::class_of;
-use super::claim::{Back, Resumed};
+use super::claim::{Back, Comer, Resumed};
 use super::durable::Reply as Owed;
 use super::workers::Offer;
 use super::{Action, Core, Frame, Note, Reply, Timer};
@@ -58,7 +58,13 @@ impl Core {
             }
             (Some(end), _) => Err(end),
             (None, Some(Back::Resume(delivery, lease))) => {
-                self.comes_back(&offer, delivery, lease).map(Some)
+                let offer = &offer;
+                let comer = Comer {
+                    offer,
+                    delivery,
+                    lease,
+                };
+                self.comes_back(comer).map(Some)
             }
             (None, back @ (Some(Back::Replied(..)) | None)) => Ok(back),
         };
@@ -121,7 +127,7 @@ impl Core {
             }
             Some(Back::Resume(delivery, lease)) => match self.resume(now, id, delivery, actions) {
                 Some((resumed, taken)) => {
-                    let seqs = (resumed.last_seq, taken);
+                    let seqs = (taken, resumed.last_seq);
                     let slot = Slot::resumed(offer.level, delivery, seqs, now);
                     (slot, Some(lease), Some(resumed))
                 }
@@ -371,8 +377,8 @@ impl Core {
         let Some(entry) = self.runs.get_mut(&delivery.run) else {
             return;
         };
+        entry.has_taken(seq);
         if let Some(claim) = &mut entry.claim {
-            claim.taken = seq;
             claim.reply_seq = seq;
         }
         let Some(durable) = &mut entry.durable else {

@@ -345,6 +345,7 @@ impl Core {
         };
         held.kept_for = None;
         held.lease = Some(holder.lease);
+        let window = self.limits.window(held.slot.level(), true);
         durable.phase = Phase::Working;
         let request = entry.request.clone();
         let deadline = self.send(now, slot, id, sent_bytes);
@@ -355,6 +356,7 @@ impl Core {
             lease: holder.lease,
             request,
             deadline,
+            window,
             replay,
         });
         self.unload(id);

@@ -335,6 +335,7 @@ impl Core {
             self.slot_apply(now, slot, slot::Event::Drained, actions);
             self.tell_drained(slot, actions);
         }
+        self.drained_stay_away(now, worker, actions);
     }
 
     /// Writes drain to a slot of a drained worker; to a minimal one not while it works.

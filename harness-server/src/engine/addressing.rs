@@ -57,6 +57,7 @@ pub(super) fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
             lease,
             request,
             deadline,
+            window,
             replay,
             ..
         } => {
@@ -65,7 +66,7 @@ pub(super) fn tell(outbox: &Outbox, action: Action) -> Option<Undelivered> {
                 delivery,
                 lease,
             };
-            return outbox.request(to, request, deadline, replay);
+            return outbox.request(to, request, (deadline, window), replay);
         }
         Action::Acknowledge { delivery, seq, .. } => outbox.acknowledge(delivery, seq),
         Action::Drain { reason, .. } => outbox.drain(reason),

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use crate::dispatch::{Back, Event, LastAttempt, Placing, Said, Start};
+use crate::dispatch::{Back, Comer, Event, LastAttempt, Placing, Said, Start};
 use crate::envelope::{Code, Failure, Request};
-use crate::ids::{Delivery, Lease, RunId, WorkerId};
+use crate::ids::RunId;
 use crate::run::Terms;
 use crate::slot::{End, Refusal};
-use crate::store::{Entry, Holder, Record, StoreError};
+use crate::store::{Entry, Record, StoreError};
 
 use super::Engine;
 use super::storing::{Storage, unavailable};
@@ -141,8 +141,11 @@ impl Engine {
     }
 
     /// What a worker gets that wants to go on with lost work.
-    pub async fn resumes(&self, worker: WorkerId, delivery: Delivery, lease: Lease) -> Resumes {
+    pub async fn resumes(&self, comer: Comer<'_>) -> Resumes {
         let not_yours = Resumes::Ends(End::Refused(Refusal::NotYours));
+        let Comer {
+            delivery, lease, ..
+        } = comer;
         let run = delivery.run;
         // Core knows what is here, and that a step of it was not written.
         let is_here = {
@@ -167,12 +170,13 @@ impl Engine {
             return Resumes::With(Some(Back::Resume(delivery, lease)));
         }
         let last = LastAttempt {
+            agent: &record.run.agent,
             attempt: record.attempt,
             holder: record.holder,
             reply_seq: record.reply_seq,
             state: record.state,
         };
-        match last.comes_back(delivery, Holder { worker, lease }) {
+        match last.comes_back(comer) {
             Ok(back) => Resumes::With(Some(back)),
             Err(end) => Resumes::Ends(end),
         }

@@ -12,7 +12,7 @@ pub(super) fn log(note: &Note) {
             took,
         } => {
             info!(%worker, run = %delivery.run, attempt = %delivery.attempt, ?took,
-                "cancelled work has stopped");
+                "work has stopped");
         }
         Note::ReleasedUnknown { worker, delivery } => {
             debug!(%worker, run = %delivery.run, attempt = %delivery.attempt,
@@ -21,6 +21,18 @@ pub(super) fn log(note: &Note) {
         Note::GaveUp { worker, delivery } => {
             warn!(%worker, run = %delivery.run, attempt = %delivery.attempt,
                 "no released came in time; counting cancelled work as stopped");
+        }
+        Note::Away {
+            worker,
+            delivery,
+            what,
+        } => {
+            warn!(%worker, run = %delivery.run, attempt = %delivery.attempt,
+                why = &**what, "the call of a worker is lost; it may come back to its request");
+        }
+        Note::Resumed { worker, delivery } => {
+            info!(%worker, run = %delivery.run, attempt = %delivery.attempt,
+                "a worker has come back to its request");
         }
         Note::Failed {
             worker,

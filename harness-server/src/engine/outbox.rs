@@ -6,7 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::dispatch::{Replay, Resumed};
 use crate::envelope::Request;
@@ -29,8 +29,10 @@ pub enum Outgoing {
         lease: Lease,
         /// What is asked.
         request: Arc<Request>,
-        /// When the run ends.
+        /// When the attempt ends at the latest.
         deadline: Instant,
+        /// How long its worker is waited for after its call is lost.
+        window: Duration,
         /// The entries that follow, if any do.
         replay: Option<Arc<Replay>>,
     },
@@ -107,7 +109,7 @@ impl Outbox {
         &self,
         to: Undelivered,
         request: Arc<Request>,
-        deadline: Instant,
+        (deadline, window): (Instant, Duration),
         replay: Option<Arc<Replay>>,
     ) -> Option<Undelivered> {
         let mut late = None;
@@ -132,6 +134,7 @@ impl Outbox {
                 lease: to.lease,
                 request,
                 deadline,
+                window,
                 replay,
             });
         });
@@ -366,4 +369,4 @@ impl Waiting {
 
 #[cfg(test)]
 #[path = "outbox_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use uuid::Uuid;
 
@@ -16,7 +16,8 @@ fn next(outbox: &Outbox) -> Poll<Option<Result<Outgoing, End>>> {
     outbox.poll_next(&Context::from_waker(Waker::noop()))
 }
 
-fn put_request(outbox: &Outbox) -> (Undelivered, Option<Undelivered>) {
+/// Puts a request there; gives it, and whether it came back as one that is too late.
+pub(crate) fn put_request(outbox: &Outbox) -> (Undelivered, Option<Undelivered>) {
     let to = Undelivered {
         worker: WorkerId(Uuid::from_u128(1)),
         delivery: Delivery {
@@ -40,7 +41,12 @@ fn put_request(outbox: &Outbox) -> (Undelivered, Option<Undelivered>) {
     };
     (
         to,
-        outbox.request(to, Arc::new(request), Instant::now(), None),
+        outbox.request(
+            to,
+            Arc::new(request),
+            (Instant::now(), Duration::ZERO),
+            None,
+        ),
     )
 }
 

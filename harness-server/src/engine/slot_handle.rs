@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::dispatch::{Event, Frame, trim};
 use crate::envelope::{Failure, Payload};
-use crate::ids::{SlotId, WorkerId};
+use crate::ids::{Delivery, SlotId, WorkerId};
 use crate::schema::Schema;
 use crate::slot::End;
 
@@ -39,6 +39,12 @@ impl SlotHandle {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.engine.lock().core.is_busy(self.slot)
+    }
+
+    /// Whether this attempt is in it.
+    #[must_use]
+    pub fn holds(&self, delivery: Delivery) -> bool {
+        self.engine.lock().core.held(self.slot) == Some(delivery)
     }
 
     /// Whether the worker has shown that it has the request in it.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use tokio::sync::{Notify, Semaphore, watch};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 use uuid::Uuid;
 
 use crate::dispatch::{Change, Event, NewEntry, Placing, Said, Stored, Write};
@@ -261,7 +261,12 @@ impl Engine {
             Ok(Written::Done | Written::Forgotten(_)) => Stored::Done,
             Ok(Written::Existing(run)) => Stored::Existing(run),
             Ok(Written::Conflict(run)) => Stored::Conflict(run),
-            Err(error) => Stored::Failed(unavailable(&error)),
+            Err(error) => {
+                if let StoreError::Overloaded { by_run: true } = error {
+                    warn!(%run, "a worker writes more of its run than can be stored: refused");
+                }
+                Stored::Failed(unavailable(&error))
+            }
         };
         // What was not written may be on disk all the same: whoever follows looks there.
         let wrote = match stored {

@@ -48,13 +48,12 @@ impl Work {
         }
     }
 
-    /// The work of a lost call, which its worker has shown to have. What was taken in that and is not
-    /// acknowledged fills the window of this one too, without the bytes, which are not known any more.
-    pub(super) fn resumed(delivery: Delivery, acknowledged: u64, taken: u64) -> Self {
-        let unacked = (acknowledged..taken).map(|_| 0).collect();
+    /// The work of a lost call, which its worker has shown to have. What was taken of it and is not
+    /// acknowledged stays in its window; how much that is, is not known any more.
+    pub(super) fn resumed(delivery: Delivery, last_seq: u64, acknowledged: u64) -> Self {
         Self {
-            last_seq: taken,
-            unacked,
+            last_seq,
+            unacked: (acknowledged..last_seq).map(|_| 0).collect(),
             ..Self::new(delivery, Acceptance::Given)
         }
     }

@@ -30,7 +30,7 @@ pub struct Faulty {
 
 #[derive(Default)]
 struct Plan {
-    /// Steps that pass before the fault begins; none when it is there.
+    /// Steps of runs that pass before the fault begins; none when it is there.
     in_steps: usize,
     fault: Option<Fault>,
     stalled: VecDeque<(Step, Done)>,
@@ -51,7 +51,8 @@ impl Faulty {
         }
     }
 
-    /// Has a fault begin after so many more steps.
+    /// Has a fault begin after so many more steps of runs. What keeps house comes when it likes and
+    /// does not count.
     pub fn begin(&self, in_steps: usize, fault: Fault) {
         let mut plan = self.lock();
         plan.in_steps = in_steps;
@@ -133,11 +134,11 @@ impl Store for Faulty {
         plan.seen.push(name(&step));
         let fault = match (plan.in_steps, plan.fault.clone()) {
             (0, fault) => fault,
-            (_, None) => None,
-            (_, Some(_)) => {
+            (_, Some(_)) if step.run().is_some() => {
                 plan.in_steps -= 1;
                 None
             }
+            (_, _) => None,
         };
         match fault {
             Some(Fault::Fails(error) | Fault::FailsWrites(error)) => {

@@ -1053,7 +1053,7 @@ pub struct SlotLimits {
 /// Resumed says where the harness stands with a resumed attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Resumed {
-    /// The last worker_seq the harness has taken of this attempt, its reply's where that was taken; what
+    /// The last worker_seq of this attempt that is acknowledged, its reply's where that was taken; what
     /// follows is sent again.
     #[prost(uint64, tag = "1")]
     pub last_worker_seq: u64,
@@ -1088,7 +1088,7 @@ pub struct Request {
     #[prost(message, optional, tag = "7")]
     pub time_left: ::core::option::Option<::prost_types::Duration>,
     /// How long the work may go on after the call broke while the worker tries to resume. Default 0
-    /// for interactive runs, 10 s for durable ones.
+    /// for interactive runs, 10 s for durable ones; 0 at the minimal level, which may not resume.
     #[prost(message, optional, tag = "8")]
     pub reattach_window: ::core::option::Option<::prost_types::Duration>,
     /// The caller's metadata. Keys that start with "harness-" are the harness's own.
@@ -2071,7 +2071,8 @@ pub mod run_service_client {
             self.inner.unary(req, path, codec).await
         }
         /// WatchRun follows a run's journal from any number. It ends OK only after run_ended; an end
-        /// without it means: watch again from the last seq plus 1. Idempotent.
+        /// without it means: watch again from the last seq plus 1. Idempotent. STORE_UNAVAILABLE where the
+        /// store does not say in time which run it is.
         pub async fn watch_run(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchRunRequest>,
@@ -2184,7 +2185,8 @@ pub mod run_service_server {
             + std::marker::Send
             + 'static;
         /// WatchRun follows a run's journal from any number. It ends OK only after run_ended; an end
-        /// without it means: watch again from the last seq plus 1. Idempotent.
+        /// without it means: watch again from the last seq plus 1. Idempotent. STORE_UNAVAILABLE where the
+        /// store does not say in time which run it is.
         async fn watch_run(
             &self,
             request: tonic::Request<super::WatchRunRequest>,

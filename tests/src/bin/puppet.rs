@@ -8,6 +8,9 @@
 //! is the same in Python, at either level.
 
 use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -72,6 +75,10 @@ enum Order {
     Tell,
     /// Fails in a way that can be tried again in so many attempts, then replies with the attempt.
     Flaky { failures: u32 },
+    /// For each number up to `count`: adds it as a line to the file `log` of a folder, sends it as
+    /// output and waits until the folder has a file of that name. Then adds `done` and replies with
+    /// the count.
+    Stages { folder: PathBuf, count: u64 },
     /// Asks another agent and replies with its reply.
     Ask { agent: String, request: Value },
 }
@@ -174,6 +181,7 @@ async fn obey(ctx: Context, request: Payload) -> Result<Payload, AgentError> {
             return Err(AgentError::new("Flaky", "not yet").retryable());
         }
         Order::Flaky { .. } => json!(ctx.attempt()),
+        Order::Stages { folder, count } => stages(&ctx, &folder, count).await?,
         Order::Ask { agent, request } => ctx.ask::<Value>(agent, &request).await?.value,
     };
     Ok(Payload::json(&value)?)
@@ -186,6 +194,20 @@ async fn step(ctx: &Context, wait: Duration) -> Result<Value, AgentError> {
     say(&format!("stepped {}", ctx.run_id()));
     tokio::time::sleep(wait).await;
     Ok(json!([by, own]))
+}
+
+async fn stages(ctx: &Context, folder: &Path, count: u64) -> Result<Value, AgentError> {
+    let path = folder.join("log");
+    let mut log = OpenOptions::new().append(true).create(true).open(path)?;
+    for number in 1..=count {
+        writeln!(log, "{number}")?;
+        ctx.output(json!(number)).await?;
+        while !folder.join(number.to_string()).exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+    writeln!(log, "done")?;
+    Ok(json!(count))
 }
 
 #[expect(clippy::print_stdout, reason = "the harness reads it")]

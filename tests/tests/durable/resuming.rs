@@ -10,12 +10,8 @@ use harness_proto::v1::{
 };
 use harness_server::Limits;
 use harness_server::store::{Sqlite, Store};
-use harness_tests::Proxy;
-use harness_tests::durable::{journal, kinds, resuming, run_of, start, started, step, value};
-use harness_tests::raw::{
-    Embedded, RawSlot, SOON, asking, connect, eventually, full_hello, payload, proto, reason,
-    within,
-};
+use harness_tests::durable::{journal, kinds, run_of, start, started, step, value};
+use harness_tests::raw::{Embedded, RawSlot, SOON, eventually, full_hello, payload, proto, reason};
 use tempfile::TempDir;
 
 fn open(folder: &TempDir) -> Arc<dyn Store> {
@@ -30,27 +26,10 @@ async fn over(folder: &TempDir, window: Duration) -> Embedded {
     Embedded::storing(limits, Some(open(folder))).await
 }
 
-async fn acknowledged(slot: &mut RawSlot, seq: u64) {
-    loop {
-        match slot.next().await {
-            attach_response::Frame::Appended(appended) if appended.worker_seq >= seq => return,
-            attach_response::Frame::Appended(_) | attach_response::Frame::Heartbeat(_) => {}
-            other => panic!("expected appended, got {other:?}"),
-        }
-    }
-}
-
 /// The last number of the attempt, as the welcome of a resume says it.
-async fn resume(harness: &Embedded, hello: harness_proto::v1::Hello) -> (RawSlot, u64) {
-    let mut slot = RawSlot::open(harness.connect().await).await;
-    slot.send(attach_request::Frame::Hello(hello)).await;
-    match slot.next().await {
-        attach_response::Frame::Welcome(welcome) => {
-            let resumed = welcome.resume.expect("it resumes");
-            (slot, resumed.last_worker_seq)
-        }
-        other => panic!("expected welcome, got {other:?}"),
-    }
+async fn resume(harness: &Embedded, hello: Hello, request: &Request) -> (RawSlot, u64) {
+    let (slot, resumed) = RawSlot::resume(harness.connect().await, hello, request).await;
+    (slot, resumed.last_worker_seq)
 }
 
 #[tokio::test]
@@ -63,16 +42,16 @@ async fn a_worker_resumes_and_what_it_sends_again_is_taken_once() {
     let run = started(&channel, start("echo", "1")).await;
     let request = slot.request().await;
     slot.send(step(&request, 1, "first", "1")).await;
-    acknowledged(&mut slot, 1).await;
+    slot.acknowledged(1).await;
     drop(slot);
 
-    let (mut slot, last) = resume(&harness, resuming(hello.clone(), &request)).await;
+    let (mut slot, last) = resume(&harness, hello.clone(), &request).await;
     assert_eq!(last, 1);
     slot.send(step(&request, 1, "first", "1")).await;
     slot.send(step(&request, 2, "second", "2")).await;
     slot.reply_as(&request, 3, reply::Outcome::Value(payload("3")))
         .await;
-    acknowledged(&mut slot, 3).await;
+    slot.acknowledged(3).await;
     let entries = journal(&channel, &run.run_id, SOON).await;
     let steps = kinds(&entries)
         .iter()
@@ -82,13 +61,13 @@ async fn a_worker_resumes_and_what_it_sends_again_is_taken_once() {
     drop(slot);
 
     // Its reply was taken: that is its acknowledgement, and the slot is free.
-    let (mut slot, last) = resume(&harness, resuming(hello, &request)).await;
+    let (mut slot, last) = resume(&harness, hello, &request).await;
     assert_eq!(last, 3);
     let next = started(&channel, start("echo", "4")).await;
     let request = slot.request().await;
     assert_eq!(request.run_id, next.run_id);
     slot.reply(&request, "5").await;
-    acknowledged(&mut slot, 1).await;
+    slot.acknowledged(1).await;
 }
 
 #[tokio::test]
@@ -100,7 +79,7 @@ async fn steps_go_with_the_next_attempt_to_a_full_level_worker() {
     let run = started(&channel, start("echo", "1")).await;
     let first = slot.request().await;
     slot.send(step(&first, 1, "first", "1")).await;
-    acknowledged(&mut slot, 1).await;
+    slot.acknowledged(1).await;
     drop(slot);
 
     let _minimal =
@@ -115,13 +94,12 @@ async fn steps_go_with_the_next_attempt_to_a_full_level_worker() {
     assert_eq!((entry.seq, entry.attempt), (3, 1));
     assert_eq!(kinds(&[entry]), ["step"]);
     slot.reply(&second, "2").await;
-    acknowledged(&mut slot, 1).await;
+    slot.acknowledged(1).await;
 
     // The first worker comes back to what is over.
-    let mut late = RawSlot::open(harness.connect().await).await;
-    let hello = resuming(full_hello("echo"), &first);
-    late.send(attach_request::Frame::Hello(hello)).await;
-    assert_eq!(reason(&late.end().await), "SUPERSEDED");
+    let hello = full_hello("echo");
+    let late = RawSlot::not_resumed(harness.connect().await, hello, &first).await;
+    assert_eq!(reason(&late), "SUPERSEDED");
 }
 
 #[tokio::test]
@@ -134,14 +112,14 @@ async fn a_rolling_restart_loses_neither_work_nor_what_waits() {
     let works = started(&channel, start("echo", "1")).await;
     let request = slot.request().await;
     slot.send(step(&request, 1, "first", "1")).await;
-    acknowledged(&mut slot, 1).await;
+    slot.acknowledged(1).await;
     let waits = started(&channel, start("echo", "2")).await;
     drop(slot);
     harness.left().await;
 
     let harness = over(&folder, SOON).await;
     let channel = harness.connect().await;
-    let (mut slot, last) = resume(&harness, resuming(hello, &request)).await;
+    let (mut slot, last) = resume(&harness, hello, &request).await;
     assert_eq!(last, 1);
     slot.reply_as(&request, 2, reply::Outcome::Value(payload("3")))
         .await;
@@ -235,13 +213,13 @@ async fn fails(harness: &Embedded, hello: Hello, start: StartRunRequest, ends: b
 
 /// That a resume is told of the reply, number 2, and that its slot is free.
 async fn is_acknowledged(harness: &Embedded, hello: &Hello, request: &Request) {
-    let (mut slot, last) = resume(harness, resuming(hello.clone(), request)).await;
+    let (mut slot, last) = resume(harness, hello.clone(), request).await;
     assert_eq!(last, 2);
     let other = started(&harness.connect().await, start("echo", "2")).await;
     let next = slot.request().await;
     assert_eq!((&next.run_id, next.attempt), (&other.run_id, 1));
     slot.reply(&next, "3").await;
-    acknowledged(&mut slot, 1).await;
+    slot.acknowledged(1).await;
 }
 
 /// Has the first attempt of a run fail, and a resume of it acknowledged, also by a harness that is
@@ -282,12 +260,11 @@ async fn a_reply_that_failed_its_attempt_is_acknowledged_until_the_next_begins()
     for ended in [false, true] {
         if ended {
             other.reply(&second, "4").await;
-            acknowledged(&mut other, 1).await;
+            other.acknowledged(1).await;
         }
-        let mut late = RawSlot::open(harness.connect().await).await;
-        let hello = resuming(hello.clone(), &request);
-        late.send(attach_request::Frame::Hello(hello)).await;
-        assert_eq!(reason(&late.end().await), "SUPERSEDED", "ended: {ended}");
+        let hello = hello.clone();
+        let late = RawSlot::not_resumed(harness.connect().await, hello, &request).await;
+        assert_eq!(reason(&late), "SUPERSEDED", "ended: {ended}");
     }
 }
 

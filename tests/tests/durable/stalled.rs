@@ -1,6 +1,8 @@
 //! Calls over a store that stalls: each is answered, by its deadline or without one.
 
-use harness_proto::v1::{CancelRunRequest, ErrorCode, GetRunRequest, ListRunsRequest, RunState};
+use harness_proto::v1::{
+    CancelRunRequest, ErrorCode, GetRunRequest, ListRunsRequest, RunState, WatchRunRequest,
+};
 use harness_server::store::Fault;
 use harness_tests::durable::run_of;
 use harness_tests::raw::{SOON, eventually, runs, typed, within};
@@ -33,6 +35,25 @@ async fn who_asks_for_a_run_and_waits_for_nothing_is_told_that_the_store_does_no
         ..GetRunRequest::default()
     };
     let told = within(2 * SOON, runs(&channel).get_run(get)).await;
+    is_kept_waiting(told, "ask for it with GetRun");
+}
+
+#[tokio::test]
+async fn who_watches_a_run_that_is_on_disk_only_is_told_that_the_store_does_not_say() {
+    let Working {
+        harness: _harness,
+        store,
+        channel,
+        slot: _slot,
+        ..
+    } = working().await;
+    store.begin(0, Fault::StallsReads(None));
+    let _stalled = Stalled(store);
+    let watch = WatchRunRequest {
+        run_id: uuid::Uuid::now_v7().to_string(),
+        ..WatchRunRequest::default()
+    };
+    let told = within(2 * SOON, runs(&channel).watch_run(watch)).await;
     is_kept_waiting(told, "ask for it with GetRun");
 }
 

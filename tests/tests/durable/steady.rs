@@ -10,8 +10,8 @@ use harness_proto::v1::{
     AttachRequest, Hello, Request, StepKind, WorkerHeartbeat, attach_request, attach_response,
     entry, reply,
 };
-use harness_tests::durable::{kind_of, resuming, step};
-use harness_tests::raw::{full_hello, reason};
+use harness_tests::durable::{kind_of, step};
+use harness_tests::raw::{full_hello, reason, resuming};
 use harness_tests::step_log::{AGENT, STEPS, StepLog, What};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;

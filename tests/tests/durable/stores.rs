@@ -9,11 +9,10 @@ use harness_proto::v1::{
 };
 use harness_server::Limits;
 use harness_server::store::{Fault, Faulty, Memory, StoreError};
-use harness_tests::durable::{
-    journal, kinds, resuming, run_of, start, started, step, value, watch,
-};
+use harness_tests::durable::{journal, kinds, run_of, start, started, step, value, watch};
 use harness_tests::raw::{
-    Embedded, RawSlot, SOON, asking, eventually, full_hello, payload, reason, runs, typed, within,
+    Embedded, RawSlot, SOON, asking, eventually, full_hello, payload, reason, resuming, runs,
+    typed, within,
 };
 use tonic::Code;
 use tonic::transport::Channel;

@@ -47,11 +47,14 @@ mod deadlines;
 mod ends;
 mod half_open;
 mod hang_ups;
+mod interactive_replies;
+mod interactive_resume;
 mod late;
 mod leaving;
 mod output;
 mod refusals;
 mod slow_readers;
+mod stages;
 mod storms;
 mod suspended;
 

@@ -7,6 +7,7 @@ mod killed;
 mod operating;
 mod serving;
 mod tokens;
+mod waited_for;
 
 use std::process::Command;
 

@@ -49,6 +49,35 @@ fn a_wrong_configuration_is_told_with_file_line_and_near_key() {
 }
 
 #[test]
+fn the_window_of_asks_is_taken_from_the_configuration_and_a_wrong_one_is_told_with_its_range() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("harness.toml");
+    let file = path.to_str().unwrap();
+    let set = |value: &str| {
+        let text = format!("[limits]\ninteractive_reattach_window = {value}\n");
+        std::fs::write(&path, text).unwrap();
+    };
+    set("\"3s\"");
+    let checked = harness(&["check", file]).finish();
+    assert_eq!(checked.code, Some(0), "{checked}");
+    let mut serving = harness(&["serve", "--config", file, "--listen", "127.0.0.1:0"]);
+    serving.wait_for_line("listening on ");
+    let key = "limits.interactive_reattach_window";
+    for (value, parts) in [
+        ("\"367d\"", [key, "must be 0ns to 366 days"]),
+        ("\"soon\"", ["line 2", "expected a duration"]),
+        ("3", ["line 2", "expected a duration"]),
+    ] {
+        set(value);
+        let serve = ["serve", "--config", file, "--listen", "127.0.0.1:0"];
+        for arguments in [&["check", file][..], &serve] {
+            let refused = harness(arguments).finish();
+            assert_refused(&refused, 2, &parts);
+        }
+    }
+}
+
+#[test]
 fn the_configuration_in_the_readme_is_valid_and_tells_the_defaults() {
     let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
     let readme = std::fs::read_to_string(readme).unwrap();

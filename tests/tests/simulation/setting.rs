@@ -99,6 +99,7 @@ fn limits(random: &mut Random, huge: bool) -> Limits {
         },
         reattach_window: Duration::ZERO,
         interactive_reattach_window: Duration::ZERO,
+        away_runs: 10,
         journal: journal::Limits {
             entries: random.pick(&[1, 3, 100]),
             bytes: random.pick(&[100, 10_000]),

@@ -111,6 +111,8 @@ impl Tally {
             Action::Note(Note::GaveUp { .. }) => "note gave up",
             Action::Note(Note::Failed { .. }) => "note failed",
             Action::Note(Note::Stale { .. }) => "note stale",
+            Action::Note(Note::Away { .. }) => "note away",
+            Action::Note(Note::Resumed { .. }) => "note resumed",
             Action::Welcome { .. } => "welcome",
             Action::Deliver { .. } => "deliver",
             Action::Acknowledge { .. } => "acknowledge",

@@ -155,6 +155,10 @@ fn expected(limits: &Limits) -> Vec<(&'static str, String)> {
             time(limits.interactive_reattach_window),
         ),
         ("reattach_window, durable", time(limits.reattach_window)),
+        (
+            "interactive runs whose workers are waited for at once",
+            count(limits.away_runs as u64),
+        ),
         ("retention of durable runs", days(limits.retention)),
         (
             "agent names kept with a store",

@@ -11,6 +11,8 @@ mod model_calls;
 mod operators;
 mod placing;
 mod refusals;
+mod resumed_asks;
+mod resumed_late;
 mod schemas;
 mod sdk_calls;
 mod slow_peers;

@@ -1,7 +1,7 @@
 //! What of an attempt is kept until it is acknowledged, to be sent again after its call was lost.
 //!
-//! Owns the frames: appends, and of a durable run the reply (rule 5 of the protocol). Their number
-//! is bounded by the window. An attempt that may not go on without its call keeps nothing.
+//! Owns the frames: appends, and the reply (rule 5 of the protocol). Their number is bounded by the
+//! window. An attempt that may not go on without its call keeps nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Delivery, Outbound};
 pub(super) struct Keeping {
     /// How long the work may go on after its call was lost.
     pub(super) window: Duration,
-    /// Whether the reply is kept and acknowledged too.
+    /// Whether the reply is acknowledged too. That of another run is kept until it must have come.
     pub(super) durable: bool,
     /// What is unacknowledged, oldest first; the numbers end with that of the last one sent.
     frames: VecDeque<Outbound>,
@@ -43,6 +43,11 @@ impl Keeping {
 
     pub(super) fn is_empty(&self) -> bool {
         self.frames.is_empty()
+    }
+
+    /// Whether an acknowledgement is still to come, after the reply of that.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.durable && !self.is_empty()
     }
 
     /// Whether these can follow the number the harness has taken last.

@@ -29,11 +29,12 @@ impl Suspended {
     /// None when this attempt does not go on without its call.
     pub(super) fn of(now: Instant, work: &Work, replied: bool) -> Option<Box<Self>> {
         let keeping = work.keeping.as_ref()?;
+        let until = work.deadline.min(now + keeping.window);
         // Without the rest of its entries a request cannot be begun.
-        work.has_started().then(|| {
+        (work.has_started() && now < until).then(|| {
             Box::new(Self {
                 work: work.clone(),
-                until: now + keeping.window,
+                until,
                 replied,
             })
         })
@@ -46,6 +47,14 @@ impl Suspended {
     /// When the work is to stop unless a call has resumed it.
     pub(crate) fn until(&self) -> Instant {
         self.until
+    }
+
+    /// Why it stops then.
+    pub(crate) fn over(&self) -> CancelReason {
+        match self.until == self.work.deadline {
+            true => CancelReason::DeadlineExceeded,
+            false => CancelReason::HarnessLost,
+        }
     }
 
     /// Stops it, and gives what is to be released.
@@ -101,17 +110,16 @@ impl Session {
             self.state = State::Busy(attached, Box::new(work));
             return;
         }
-        let kept = work
-            .keeping
-            .as_ref()
-            .is_some_and(|keeping| !keeping.is_empty());
+        let keeping = work.keeping.as_ref();
+        let kept = keeping.is_some_and(|keeping| !keeping.is_empty());
         attached.answered = kept.then(|| Answered {
             lease: work.lease.clone(),
             at: now,
             kept: Some(Box::new(work)),
         });
+        let is_taken = !attached.awaits_acknowledgement();
         self.state = State::Ready(attached);
-        if self.leaving && !kept {
+        if self.leaving && is_taken {
             self.half_close(now, actions);
         }
     }
@@ -162,7 +170,8 @@ impl Session {
             }));
             return;
         }
-        let released = Some(suspended.stop(CancelReason::HarnessLost, actions));
+        let reason = suspended.over();
+        let released = Some(suspended.stop(reason, actions));
         actions.push(Action::Over(Next::AtOnce { released }));
     }
 

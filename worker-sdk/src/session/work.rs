@@ -7,12 +7,15 @@ use std::time::Instant;
 use super::keeping::Keeping;
 use super::window::Window;
 use super::{Action, Answered, Delivery, Lease, Limits, Outbound};
+use crate::context::deadline_in;
 use crate::journal::{Entry, Recorded};
 
 /// The request in hand.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Work {
     pub(super) lease: Lease,
+    /// Nothing can come of it later than this.
+    pub(super) deadline: Instant,
     pub(super) reply_bytes_max: u64,
     pub(super) last_seq: u64,
     pub(super) window: Window,
@@ -28,13 +31,19 @@ pub(crate) struct Work {
 
 impl Work {
     /// A request that has just come, and what it starts at once.
-    pub(super) fn new(delivery: Box<Delivery>, limits: Limits, actions: &mut Vec<Action>) -> Self {
+    pub(super) fn new(
+        now: Instant,
+        delivery: Box<Delivery>,
+        limits: Limits,
+        actions: &mut Vec<Action>,
+    ) -> Self {
         let reply_bytes_max = match delivery.max_reply_bytes {
             0 => limits.payload_bytes,
             bytes => bytes.min(limits.payload_bytes),
         };
         let mut work = Self {
             lease: delivery.lease.clone(),
+            deadline: deadline_in(now, delivery.time_left),
             reply_bytes_max,
             last_seq: 0,
             window: Window::new(limits.unacked_entries, limits.unacked_bytes),
@@ -123,20 +132,19 @@ impl Work {
 
     /// The request is answered; what is to be known of it still.
     pub(super) fn answered(mut self: Box<Self>, now: Instant, reply: &Outbound) -> Answered {
-        let keeping = self.keeping.as_mut().filter(|keeping| keeping.durable);
-        let Some(keeping) = keeping else {
-            return Answered {
-                lease: self.lease,
-                at: now,
-                kept: None,
-            };
+        let lease = self.lease.clone();
+        let kept = match &mut self.keeping {
+            Some(keeping) => {
+                keeping.keep(reply.clone());
+                self.last_seq += 1;
+                Some(self)
+            }
+            None => None,
         };
-        keeping.keep(reply.clone());
-        self.last_seq += 1;
         Answered {
-            lease: self.lease.clone(),
+            lease,
             at: now,
-            kept: Some(self),
+            kept,
         }
     }
 

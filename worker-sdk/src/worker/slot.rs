@@ -11,7 +11,6 @@ use tracing::{debug, info, warn};
 
 use super::Shared;
 use super::call::{self, Lost};
-use crate::context::CancelReason;
 use crate::error::Error;
 use crate::retry::Backoff;
 use crate::session::{Fault, Lease, Next};
@@ -135,7 +134,7 @@ impl Slot {
             return false;
         };
         let leaving = &self.shared.leaving;
-        let stopped = lost.in_hand.stop(CancelReason::HarnessLost, leaving).await;
+        let stopped = lost.in_hand.stop(lost.suspended.over(), leaving).await;
         self.released = stopped.then(|| lost.suspended.lease().clone());
         !stopped
     }

@@ -1,6 +1,6 @@
 //! Chains of runs: an agent that asks another agent.
 
-use super::{Action, Attempt, Code, Delivery, Event, Reply, World, ask, minimal};
+use super::{Action, Attempt, Code, Delivery, Event, Reply, SECOND, World, ask, minimal, offer};
 
 /// Attaches a slot for the agent, asks it on behalf of a parent, and returns the new delivery.
 fn ask_below(world: &mut World, agent: &str, parent: Option<Delivery>) -> Delivery {
@@ -106,6 +106,17 @@ fn a_chain_that_holds_every_slot_of_the_agent_is_busy() {
     let said = "every slot waits for this run: echo -> upper -> echo";
     world.assert_failed(run, Code::Busy, &["\"echo\" is busy", said]);
     assert!(world.failure(run).retry_after.is_some());
+}
+
+#[test]
+fn a_chain_that_holds_the_slot_of_a_worker_that_is_away_is_busy() {
+    let mut world = World::with(|limits| limits.interactive_reattach_window = SECOND);
+    let slot = world.attach(offer("echo", 1));
+    world.ask("echo");
+    let parent = world.held(slot).expect("it runs");
+    world.lose(slot);
+    let (run, _) = world.ask_and_see(ask("echo").parent(parent));
+    world.assert_failed(run, Code::Busy, &["echo -> echo"]);
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::durable::*;
 use super::samples::{ask, minimal, offer};
 use super::*;
 use crate::dispatch::{Change, Write};
+use crate::slot::Refusal;
 use crate::store::Holder;
 
 /// The numbers of the replies that steps write.
@@ -61,7 +62,7 @@ fn a_reply_that_failed_its_attempt_is_acknowledged_to_whoever_resumes_it() {
     for (other, lease) in others {
         let (_, actions) = world.resume(other, delivery, lease);
         assert_eq!(resumed(&actions), None, "it is not its reply");
-        assert_eq!(ends(&actions)[0].1, End::Superseded(delivery));
+        assert_eq!(ends(&actions)[0].1, End::Refused(Refusal::NotYours));
     }
     let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
     let known = replied(delivery, 2);

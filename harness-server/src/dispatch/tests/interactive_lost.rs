@@ -289,3 +289,87 @@ fn the_agent_of_a_run_whose_worker_is_away_makes_room_for_no_other() {
     world.lose(slot);
     world.attach(offer("upper", 2));
 }
+
+#[test]
+fn a_worker_that_was_not_heard_or_is_not_the_first_may_come_back_too() {
+    let mut world = windowed();
+    let other = world.attach(offer("echo", 2));
+    world.ask("echo");
+    world.frame(other, Frame::Leave);
+    world.reply_with(other, Reply::Declined);
+    let slot = world.attach(offer("echo", 1));
+    let delivery = world.held(slot).expect("it goes elsewhere");
+    assert_eq!(delivery.attempt, Attempt(2));
+    world.accept(slot);
+    let lease = world.core.slots[&slot].lease.expect("one of its own");
+    let actions = world.pass(3 * world.core.limits.slot.heartbeat_interval);
+    assert!(ends(&actions).contains(&(slot, End::HeartbeatsMissed)));
+    let (again, _) = world.resume(offer("echo", 1), delivery, lease);
+    assert_eq!(world.held(again), Some(delivery));
+    world.reply(again);
+    assert!(world.answer(delivery.run).outcome.is_ok());
+}
+
+#[test]
+fn a_drained_worker_is_not_waited_for() {
+    let worker = WorkerId(Uuid::from_u128(1));
+    let drain = |world: &mut World| {
+        let reason = "test".into();
+        world.apply(Event::Drain { worker, reason })
+    };
+    let mut world = windowed();
+    let (slot, first, _) = working(&mut world, ask("echo"));
+    drain(&mut world);
+    world.lose(slot);
+    world.assert_failed(first.run, Code::WorkerLost, &["the connection broke"]);
+
+    let mut world = windowed();
+    let (second, _) = away(&mut world, ask("echo"));
+    world.attach(offer("echo", 1));
+    drain(&mut world);
+    world.assert_failed(second.run, Code::WorkerLost, &["the connection broke"]);
+}
+
+#[test]
+fn runs_that_are_away_have_a_limit_in_number_and_in_bytes() {
+    let mut world = World::with(|limits| {
+        limits.interactive_reattach_window = WINDOW;
+        limits.away_runs = 2;
+        limits.queue_bytes = 100;
+    });
+    let few = |bytes: usize| ask("echo").bytes(bytes);
+    let (first, lease) = away(&mut world, few(60));
+    let (large, _) = away(&mut world, few(60));
+    world.assert_failed(large.run, Code::WorkerLost, &["the connection broke"]);
+    let (second, _) = away(&mut world, few(40));
+    let (third, _) = away(&mut world, few(0));
+    world.assert_failed(third.run, Code::WorkerLost, &["the connection broke"]);
+    assert!(!world.is_answered(first.run) && !world.is_answered(second.run));
+    // Whoever comes back makes room.
+    world.resume(offer("echo", 1), first, lease);
+    let (fourth, _) = away(&mut world, few(60));
+    assert!(!world.is_answered(fourth.run));
+}
+
+#[test]
+fn a_resume_gives_no_more_room_for_what_is_unacknowledged() {
+    let mut world = windowed();
+    let mut streamed = ask("echo");
+    streamed.placing.paced = true;
+    let (slot, delivery, lease) = working(&mut world, streamed);
+    // The window of these limits, which no caller reads.
+    for seq in 1..=4 {
+        world.append(slot, seq, EntryKind::Plain, 10);
+    }
+    let (slot, _) = world.resume(offer("echo", 1), delivery, lease);
+    let frame = Frame::Append {
+        delivery,
+        seq: 5,
+        kind: EntryKind::Plain,
+        entry: vec![0; 10].into(),
+        acknowledged: 0,
+    };
+    let actions = world.frame(slot, frame);
+    let passed = End::Violation(crate::slot::Violation::WindowPassed);
+    assert_eq!(ends(&actions), [(slot, passed)]);
+}

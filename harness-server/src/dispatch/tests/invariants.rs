@@ -8,6 +8,7 @@ use super::super::durable::{Held, Phase};
 use super::super::timers::Timer;
 use super::{Core, Delivery};
 use crate::ids::{AgentKey, RunId, SlotId};
+use crate::store::Holder;
 use crate::{run, slot};
 
 /// Panics with the invariant that does not hold.
@@ -77,7 +78,7 @@ fn check_runs(core: &Core) {
             }
             run::State::Ended => panic!("run {id} has ended and is still here"),
         }
-        if entry.waiting {
+        if entry.waiting || matches!(entry.run.state(), run::State::Away) {
             bytes += entry.request.payload.data.len() as u64;
         }
     }
@@ -104,18 +105,38 @@ fn check_runs(core: &Core) {
 /// A worker is waited for if its run is away, and only one that may come back.
 fn check_claims(core: &Core) {
     let waits = !core.limits.interactive_reattach_window.is_zero();
+    let mut away = 0;
     for (id, entry) in &core.runs {
         let claim = entry.claim.as_ref();
         let awaited = claim.is_some_and(|claim| claim.away.is_some());
         let is_away = matches!(entry.run.state(), run::State::Away);
         assert_eq!(awaited, is_away, "run {id}: {claim:?}");
-        if let run::State::Running(slot) = entry.run.state()
-            && entry.durable.is_none()
-        {
-            let comes_back = waits && core.slots[slot].slot.level() == slot::Level::Full;
-            assert_eq!(claim.is_some(), comes_back, "run {id} is someone's");
+        away += usize::from(is_away && entry.durable.is_none());
+        let run::State::Running(slot) = entry.run.state() else {
+            continue;
+        };
+        let Some(held) = core.slots.get(slot).filter(|it| it.kept_for.is_none()) else {
+            continue;
+        };
+        let is_someones =
+            entry.durable.is_some() || (waits && held.slot.level() == slot::Level::Full);
+        assert_eq!(claim.is_some(), is_someones, "run {id} is someone's");
+        if let Some(claim) = claim {
+            let Holder { worker, lease } = claim.holder;
+            assert_eq!(
+                (worker, Some(lease)),
+                (held.offer.worker, held.lease),
+                "whose run {id} is"
+            );
+            assert_eq!(
+                Some(claim.taken),
+                held.slot.last_seq(),
+                "what is taken of run {id}"
+            );
+            assert_eq!(claim.reply_seq, 0, "run {id} has no reply yet");
         }
     }
+    assert_eq!(core.away, away, "interactive runs that are away");
 }
 
 /// A durable run stands in one place, and says the same of it everywhere.
@@ -210,7 +231,7 @@ fn check_agents(core: &Core) {
         assert_eq!(listed, ready, "free slots of {key}");
         let away = core.runs.values().filter(|run| {
             let is_away = matches!(run.run.state(), run::State::Away);
-            is_away && run.durable.is_none() && run.request.agent == *key
+            is_away && run.request.agent == *key
         });
         assert_eq!(agent.away, away.count(), "runs of {key} that are away");
         let goes = agent.offered && classes.is_empty();

@@ -44,6 +44,7 @@ pub(super) fn limits() -> Limits {
         },
         reattach_window: 10 * SECOND,
         interactive_reattach_window: Duration::ZERO,
+        away_runs: 10,
         ended_kept: MINUTE,
         ended_runs: 50,
         ended_bytes: 1_000,

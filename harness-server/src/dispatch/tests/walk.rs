@@ -8,9 +8,10 @@ use proptest::prelude::*;
 
 use super::{
     Action, Ask, Code, Delivery, EntryKind, Event, Failure, Frame, Lease, Level, Offer, Payload,
-    Reply, RunId, SchemaId, SlotId, World, ask, offer, resumed,
+    Reply, RunId, SchemaId, SlotId, World, ask, ends, offer, resumed,
 };
 use crate::run;
+use crate::slot::{End, Refusal};
 
 mod steps;
 
@@ -162,9 +163,12 @@ impl Walk {
         let held = goes_on.then_some(delivery);
         self.calls.insert(slot, (offer.clone(), held));
         let (_, actions) = self.world.resume(offer, delivery, lease);
-        let is_refused = actions
-            .iter()
-            .any(|action| matches!(action, Action::End { slot: ended, .. } if *ended == slot));
+        // Only what refuses any hello refuses this one.
+        let is_refused = ends(&actions).iter().any(|(ended, end)| {
+            let is_of_any = *end == End::Leaving
+                || matches!(end, End::Refused(why) if *why != Refusal::NotYours);
+            *ended == slot && is_of_any
+        });
         let goes = resumed(&actions).is_some_and(|it| it.deadline.is_some());
         assert_eq!(goes, goes_on && !is_refused, "what was said of {delivery}");
         self.observe(actions);

@@ -29,7 +29,7 @@ fn a_process_that_dials_back_answers_and_is_used_again() {
 }
 
 /// Two processes that answer once, with time to end by themselves.
-const ONCE: &str = "mode = \"per-request\"\nsize = 2\nstop = { cancel_grace = \"5s\" }";
+pub(super) const ONCE: &str = "mode = \"per-request\"\nsize = 2\nstop = { cancel_grace = \"5s\" }";
 
 #[test]
 fn in_per_request_mode_each_request_has_a_process_of_its_own() {

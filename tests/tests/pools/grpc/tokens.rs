@@ -242,6 +242,32 @@ fn a_process_that_loses_its_call_may_come_back_and_is_ended_when_it_does_not() {
 }
 
 #[test]
+fn a_process_whose_call_breaks_under_an_ask_resumes_it_and_is_not_stopped() {
+    let window = "[limits]\ninteractive_reattach_window = \"5m\"\n\n";
+    let pool = sh("idle", TELLS, "stop = { cancel_grace = \"100ms\" }");
+    let harness = Harness::builder().config(window.to_owned() + &pool).start();
+    let given = given(&harness);
+    let hello = raw::full_hello("idle");
+    runtime().block_on(async {
+        let token = given.authorization.as_str();
+        let channel = raw::connect(&given.address).await;
+        let mut slot = attach(channel, token, hello.clone()).await.expect("let in");
+        let mut runs = raw::runs(&raw::connect(harness.address()).await);
+        let asking = tokio::spawn(async move { runs.ask(raw::ask("idle", "1", BOUND)).await });
+        let request = slot.request().await;
+        drop(slot);
+        let channel = raw::connect(&given.address).await;
+        let again = attach(channel, token, raw::resuming(hello, &request)).await;
+        let slot = again.expect("it resumes");
+        slot.reply(&request, "2").await;
+        let answer = asking.await.expect("no panic").expect("a reply");
+        assert_eq!(answer.into_inner().attempt, 1);
+        let view = harness.wait_for_full("idle");
+        assert_eq!(view["stopped"], json!([]), "{view}");
+    });
+}
+
+#[test]
 fn a_process_is_one_worker_of_one_agent() {
     let mut harness = idle("");
     let given = given(&harness);

@@ -28,6 +28,7 @@ impl Account {
                 request,
                 deadline,
                 replay,
+                window: _,
             } => {
                 let slot = slot_index(*slot);
                 self.deliver(slot, *worker, *delivery, *lease);

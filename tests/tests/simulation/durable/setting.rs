@@ -115,6 +115,7 @@ fn limits(random: &mut Random) -> Limits {
         },
         reattach_window: random.pick(&[Duration::ZERO, SECOND, 10 * SECOND, 10 * SECOND]),
         interactive_reattach_window: Duration::ZERO,
+        away_runs: 10,
         journal: journal::Limits {
             entries: 100,
             bytes: 10_000,

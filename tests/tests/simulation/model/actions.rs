@@ -23,7 +23,9 @@ impl Model {
                 request,
                 deadline,
                 replay,
+                window,
             } => {
+                assert!(window.is_zero(), "no worker is waited for");
                 assert!(replay.is_none(), "of an interactive run");
                 let run = run_of(*delivery);
                 let of = self.slots[slot_index(*slot)].worker;
@@ -291,6 +293,7 @@ impl Model {
                 let known = delivery.is_none_or(|held| run_of(held) < self.runs.len());
                 assert!(known && what.contains("worker"), "{delivery:?}: {what}");
             }
+            Note::Away { .. } | Note::Resumed { .. } => panic!("nobody comes back: {note:?}"),
             Note::Stale { .. } => {
                 assert!(
                     std::mem::take(&mut self.expected_stale),

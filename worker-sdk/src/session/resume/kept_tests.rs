@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use super::super::tests::{append, names, replied, request};
+use super::super::tests::{INTERVAL, append, names, replied, request};
 use super::super::{Action, Delivery, Event, Inbound, Outbound, Reply, Session};
 use super::tests::{
-    In, WINDOW, appended, call, durable, lost, resumed, resuming, session, suspended,
+    In, WINDOW, appended, call, durable, interactive, lost, resumed, resuming, session, suspended,
 };
 use crate::journal::{Entry, Recorded, Step};
 use crate::payload::Payload;
@@ -22,6 +22,65 @@ fn the_reply_of_a_durable_run_is_kept_until_it_is_acknowledged() {
     assert!(names(&call.apply(now, appended(3))).is_empty());
     let actions = call.apply(now, lost());
     assert_eq!(names(&actions), ["back off call"]);
+}
+
+#[test]
+fn the_reply_of_an_interactive_run_is_sent_again_until_a_welcome_says_that_it_was_taken() {
+    let now = Instant::now();
+    let mut first = call(now, interactive());
+    assert_eq!(names(&first.apply(now, append(10))), ["append 1", "admit"]);
+    assert_eq!(names(&first.apply(now, replied())), ["value 2"]);
+    let mut kept = suspended(first.apply(now, lost()));
+    for taken in [0, 1] {
+        let mut call = Session::resuming(now, kept);
+        let again = ["welcomed, append 1, value 2", "welcomed, value 2"];
+        let expected = again[usize::try_from(taken).expect("small")];
+        assert_eq!(names(&call.apply(now, resumed(taken))).join(", "), expected);
+        kept = suspended(call.apply(now, lost()));
+    }
+    let mut call = Session::resuming(now, kept);
+    assert_eq!(names(&call.apply(now, resumed(2))), ["welcomed"]);
+    assert_eq!(names(&call.apply(now, lost())), ["back off call"]);
+}
+
+#[test]
+fn the_reply_of_an_interactive_run_is_kept_for_as_long_as_its_loss_may_go_unnoticed() {
+    let now = Instant::now();
+    let heard = || Event::Frame(Inbound::Heartbeat);
+    for (intervals, expected) in [(3, "resume call"), (4, "back off call")] {
+        let mut session = call_that_replied(now);
+        let mut later = now;
+        for _ in 0..intervals {
+            later += INTERVAL;
+            session.apply(later, heard());
+            session.apply(later, Event::Tick);
+        }
+        let actions = session.apply(later, lost());
+        assert_eq!(names(&actions), [expected], "after {intervals}");
+    }
+}
+
+#[test]
+fn a_leaving_worker_waits_for_no_acknowledgement_of_an_interactive_run() {
+    let now = Instant::now();
+    let mut answered = call_that_replied(now);
+    let kept = suspended(call_that_replied(now).apply(now, lost()));
+    let leaving = names(&answered.apply(now, Event::Leave)).join(", ");
+    assert_eq!(leaving, "leave, half-close");
+    let mut busy = call(now, interactive());
+    assert_eq!(names(&busy.apply(now, Event::Leave)), ["leave"]);
+    let replying = names(&busy.apply(now, replied())).join(", ");
+    assert_eq!(replying, "value 1, half-close");
+    let mut resuming = Session::resuming(now, kept);
+    assert_eq!(names(&resuming.apply(now, Event::Leave)), ["leave"]);
+    let again = names(&resuming.apply(now, resumed(0))).join(", ");
+    assert_eq!(again, "welcomed, value 1, half-close");
+}
+
+fn call_that_replied(now: Instant) -> Session {
+    let mut session = call(now, interactive());
+    session.apply(now, replied());
+    session
 }
 
 #[test]

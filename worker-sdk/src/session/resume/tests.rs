@@ -7,6 +7,7 @@ use super::super::{
     Action, Delivery, EndCode, Event, Inbound, Next, Session, WELCOME_TIMEOUT, Welcome,
 };
 use super::Suspended;
+use crate::context::CancelReason;
 
 pub(super) const WINDOW: Duration = Duration::from_secs(10);
 
@@ -28,6 +29,13 @@ pub(super) fn durable(window: Duration) -> Delivery {
         durable: true,
         reattach_window: window,
         ..request()
+    }
+}
+
+pub(super) fn interactive() -> Delivery {
+    Delivery {
+        durable: false,
+        ..durable(WINDOW)
     }
 }
 
@@ -157,17 +165,33 @@ fn work_without_a_window_stops_with_its_call() {
 }
 
 #[test]
-fn an_interactive_run_with_a_window_goes_on_but_its_reply_is_not_kept() {
+fn an_interactive_run_with_a_window_goes_on() {
     let now = Instant::now();
-    let delivery = || Delivery {
-        durable: false,
-        ..durable(WINDOW)
+    let suspended = suspended(call(now, interactive()).apply(now, lost()));
+    assert_eq!(suspended.until(), now + WINDOW);
+}
+
+#[test]
+fn work_whose_call_is_lost_goes_on_to_its_deadline_at_most() {
+    let now = Instant::now();
+    let time_left = WINDOW / 2;
+    let first = || {
+        let delivery = Delivery {
+            time_left,
+            ..interactive()
+        };
+        call(now, delivery)
     };
-    suspended(call(now, delivery()).apply(now, lost()));
-    let mut answered = call(now, delivery());
-    answered.apply(now, replied());
-    let actions = answered.apply(now, lost());
-    assert_eq!(names(&actions), ["back off released call"]);
+    let suspended = suspended(first().apply(now + Duration::from_secs(1), lost()));
+    assert_eq!(suspended.until(), now + time_left);
+    assert_eq!(suspended.over(), CancelReason::DeadlineExceeded);
+    let mut call = Session::resuming(now + Duration::from_secs(2), suspended);
+    assert_eq!(call.next_wake(), Some(now + time_left));
+    let actions = names(&call.apply(now + time_left, Event::Tick)).join(", ");
+    assert_eq!(actions, "stop DeadlineExceeded, at once released");
+
+    let late = names(&first().apply(now + time_left, lost())).join(", ");
+    assert_eq!(late, "stop HarnessLost, back off released call");
 }
 
 #[test]
