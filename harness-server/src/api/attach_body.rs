@@ -36,8 +36,6 @@ pub struct AttachBody {
     /// was dropped and has not left.
     held_up: bool,
     patience: Option<Pin<Box<Sleep>>>,
-    /// Whether the stream is reset, which drops what is unsent.
-    is_reset: bool,
 }
 
 impl AttachBody {
@@ -48,7 +46,6 @@ impl AttachBody {
             unsent: Arc::default(),
             held_up: false,
             patience: None,
-            is_reset: false,
         }
     }
 }
@@ -81,7 +78,6 @@ impl Body for AttachBody {
                     .patience
                     .get_or_insert_with(|| Box::pin(tokio::time::sleep(UNSENT_TIMEOUT)));
                 ready!(patience.as_mut().poll(cx));
-                self.is_reset = true;
                 return Poll::Ready(Some(Err(status::reset())));
             }
             self.outbox.let_go();

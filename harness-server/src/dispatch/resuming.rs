@@ -2,7 +2,7 @@
 //! what came of it (`claim`). Durable runs and interactive ones differ in their window, and in what
 //! is on disk.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, Lease, RunId, SlotId, WorkerId};
@@ -48,11 +48,11 @@ impl Core {
     pub(super) fn went_away(
         &mut self,
         now: Instant,
-        (worker, delivery): (WorkerId, Delivery),
+        (slot, delivery): (&SlotEntry, Delivery),
         failure: Failure,
         actions: &mut Vec<Action>,
     ) {
-        let id = delivery.run;
+        let (id, worker) = (delivery.run, slot.offer.worker);
         let is_durable = self.has_durable(id);
         actions.push(Action::Note(Note::Away {
             worker,
@@ -64,8 +64,12 @@ impl Core {
             return self.remove_durable(id);
         }
         self.run_apply(now, id, run::Event::Lost, actions);
-        let until = now + self.limits.window(Level::Full, is_durable);
-        self.await_worker(id, until, Cause::Lost, failure);
+        let window = now + self.limits.window(Level::Full, is_durable);
+        let (until, cause) = match slot.slot.accept_by() {
+            Some(by) => (by.clamp(now, window), Cause::NotAccepted),
+            None => (window, Cause::Lost),
+        };
+        self.await_worker(id, until, cause, failure);
     }
 
     /// The worker of a run has until then to come back.
@@ -150,6 +154,20 @@ impl Core {
         let mut away: Vec<RunId> = away.map(|(id, _)| *id).collect();
         away.sort_unstable();
         away
+    }
+
+    /// The worker has not come back in its time.
+    pub(super) fn never_came_back(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let waited = self.limits.window(Level::Full, self.has_durable(id));
+        let claim = self.runs.get_mut(&id).and_then(|it| it.claim.as_mut());
+        if let Some(away) = claim.and_then(|claim| claim.away.as_mut())
+            && away.cause == Cause::Lost
+            && !waited.is_zero()
+        {
+            let said = format!(" and was not back in {waited:?}");
+            away.failure.message.push_str(&said);
+        }
+        self.stays_away(now, id, actions);
     }
 
     /// The worker has not come back in its time, or says that it will not.
@@ -237,7 +255,9 @@ impl Core {
         };
         let held = self.slots.get(&slot)?;
         let is_its = held.offer.worker == holder.worker && held.lease == Some(holder.lease);
-        (is_its && is_worked(entry) && held.slot.delivery() == Some(delivery)).then_some(slot)
+        let durable = entry.durable.as_ref();
+        let is_worked = durable.is_none_or(|it| matches!(it.phase, Phase::Working));
+        (is_its && is_worked && held.slot.delivery() == Some(delivery)).then_some(slot)
     }
 
     /// The claim to a delivery whose worker is waited for.

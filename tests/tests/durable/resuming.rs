@@ -275,37 +275,3 @@ async fn a_reply_that_left_no_time_for_another_attempt_is_acknowledged() {
     let once = twice(Some(Duration::from_secs(2)), Duration::from_secs(86_400));
     fails_and_is_acknowledged(&folder, &full_hello("echo"), once, true).await;
 }
-
-#[test]
-fn work_that_has_reached_its_worker_outlives_a_connection_that_is_closed_at_once() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let harness = runtime.block_on(Embedded::with(Limits {
-        interactive_reattach_window: SOON,
-        ..Limits::default()
-    }));
-    // Which task of the harness learns of it first is decided anew each time.
-    for round in 0..20 {
-        let proxy = Proxy::to(&harness.address);
-        runtime.block_on(async {
-            let agent = format!("echo{round}");
-            let hello = full_hello(&agent);
-            let mut slot = RawSlot::attach(connect(proxy.address()).await, hello.clone()).await;
-            let asked = asking(&harness, &agent, 2 * SOON).await;
-            let request = slot.request().await;
-            proxy.close();
-            slot.end().await;
-
-            let (slot, last) = resume(&harness, resuming(hello, &request)).await;
-            assert_eq!(last, 0);
-            slot.reply(&request, "2").await;
-            let answer = within(SOON, asked).await.expect("the ask does not panic");
-            let answer = answer.expect("an answer");
-            let data = answer.payload.expect("a value").data;
-            assert_eq!((&data[..], answer.attempt), (&b"2"[..], 1));
-        });
-    }
-}

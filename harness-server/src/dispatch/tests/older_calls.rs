@@ -28,11 +28,6 @@ fn released(world: &mut World, worker: WorkerId, delivery: Delivery, lease: Leas
     })
 }
 
-fn drained(world: &mut World) {
-    let (worker, reason) = (WORKER, "a new version".to_owned());
-    world.apply(Event::Drain { worker, reason });
-}
-
 #[test]
 fn a_released_ends_the_older_call_of_its_work_and_is_not_waited_for() {
     for mut world in [World::new(), windowed()] {
@@ -138,24 +133,20 @@ fn what_a_released_has_stopped_is_tried_again_by_its_policy() {
 }
 
 #[test]
-fn a_drained_worker_that_may_not_resume_is_not_waited_for() {
-    for is_lost in [true, false] {
-        let mut world = windowed();
-        let (slot, delivery, lease) = working(&mut world, ask("echo"));
-        world.attach(offer("echo", 1));
-        if is_lost {
-            world.lose(slot);
-        }
-        drained(&mut world);
-        let (_, actions) = world.resume(offer("echo", 1), delivery, Lease([9; 16]));
-        assert_eq!(ends(&actions)[0].1, End::Refused(Refusal::Drained));
-        assert!(!world.is_answered(delivery.run), "it proves nothing");
+fn what_a_drained_worker_may_not_resume_ends_with_its_older_call() {
+    let mut world = windowed();
+    let (older, delivery, lease) = working(&mut world, ask("echo"));
+    let (worker, reason) = (WORKER, "a new version".to_owned());
+    world.apply(Event::Drain { worker, reason });
+    let (_, actions) = world.resume(offer("echo", 1), delivery, Lease([9; 16]));
+    assert_eq!(ends(&actions)[0].1, End::Refused(Refusal::Drained));
+    assert!(!world.is_answered(delivery.run), "it proves nothing");
 
-        let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
-        let refused = (again, End::Refused(Refusal::Drained));
-        assert!(ends(&actions).contains(&refused), "{actions:?}");
-        world.assert_failed(delivery.run, Code::WorkerLost, &[]);
-    }
+    let (again, actions) = world.resume(offer("echo", 1), delivery, lease);
+    let superseded = (older, End::Superseded(delivery));
+    let refused = (again, End::Refused(Refusal::Drained));
+    assert_eq!(ends(&actions), [superseded, refused]);
+    world.assert_failed(delivery.run, Code::WorkerLost, &[]);
 }
 
 #[test]
