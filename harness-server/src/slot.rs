@@ -252,18 +252,6 @@ impl Slot {
         }
     }
 
-    /// Until when the worker may show that it has the request in it, while it owes that.
-    #[must_use]
-    pub fn accept_by(&self) -> Option<Instant> {
-        match &self.state {
-            State::Busy(work) | State::StoppingBusy(work) => match work.acceptance {
-                Acceptance::Owed { by } => Some(by),
-                Acceptance::NotOwed | Acceptance::Given => None,
-            },
-            State::Starting | State::Ready | State::StoppingIdle(_) => None,
-        }
-    }
-
     /// Whether it takes no new request.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
@@ -282,7 +270,10 @@ impl Slot {
         };
         let own = match &self.state {
             State::Starting | State::Ready => None,
-            State::Busy(_) | State::StoppingBusy(_) => self.accept_by(),
+            State::Busy(work) | State::StoppingBusy(work) => match work.acceptance {
+                Acceptance::Owed { by } => Some(by),
+                Acceptance::NotOwed | Acceptance::Given => None,
+            },
             State::StoppingIdle(since) => Some(*since + rules.idle_stopping_timeout),
         };
         [silence, own].into_iter().flatten().min()

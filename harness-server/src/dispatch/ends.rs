@@ -25,7 +25,7 @@ impl Core {
             let failure = Failure::new(Code::WorkerLost, message);
             let worker = entry.offer.worker;
             if self.may_come_back(&entry, delivery) {
-                self.went_away(now, (&entry, delivery), failure, actions);
+                self.went_away(now, (worker, delivery), failure, actions);
             } else {
                 actions.push(failed(worker, Some(delivery), &failure));
                 self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
@@ -115,7 +115,7 @@ impl Core {
             match failure {
                 failure if comes_back => {
                     let failure = failure.map_or_else(shutting_down, |(_, failure)| failure);
-                    self.went_away(now, (&entry, delivery), failure, actions);
+                    self.went_away(now, (worker, delivery), failure, actions);
                 }
                 Some((cause, failure)) => {
                     self.delivery_failed(now, run, worker, cause, failure, actions);

@@ -43,16 +43,15 @@ impl Core {
         }
     }
 
-    /// The call of a run is lost; its worker has a while to come back. One that has not shown that it
-    /// has the request has no longer than for that.
+    /// The call of a run is lost; its worker has a while to come back.
     pub(super) fn went_away(
         &mut self,
         now: Instant,
-        (slot, delivery): (&SlotEntry, Delivery),
+        (worker, delivery): (WorkerId, Delivery),
         failure: Failure,
         actions: &mut Vec<Action>,
     ) {
-        let (id, worker) = (delivery.run, slot.offer.worker);
+        let id = delivery.run;
         let is_durable = self.has_durable(id);
         actions.push(Action::Note(Note::Away {
             worker,
@@ -64,12 +63,8 @@ impl Core {
             return self.remove_durable(id);
         }
         self.run_apply(now, id, run::Event::Lost, actions);
-        let window = now + self.limits.window(Level::Full, is_durable);
-        let (until, cause) = match slot.slot.accept_by() {
-            Some(by) => (by.clamp(now, window), Cause::NotAccepted),
-            None => (window, Cause::Lost),
-        };
-        self.await_worker(id, until, cause, failure);
+        let until = now + self.limits.window(Level::Full, is_durable);
+        self.await_worker(id, until, Cause::Lost, failure);
     }
 
     /// The worker of a run has until then to come back.
@@ -209,14 +204,6 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> bool {
         let holder = Holder { worker, lease };
-        if let Some(claim) = self.awaited(delivery)
-            && claim.holder == holder
-            && let Some(away) = &mut claim.away
-            && away.cause == Cause::NotAccepted
-        {
-            // It had the request.
-            away.cause = Cause::Lost;
-        }
         if self.stays_gone(now, (worker, delivery, lease), actions) {
             return true;
         }

@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use harness_proto::v1::{
-    self, ErrorCode, GetRunRequest, Hello, Request, RetryPolicy, RunState, hello::Previous, reply,
+    self, ErrorCode, GetRunRequest, Hello, Request, RetryPolicy, RunState, hello::Previous,
 };
 use harness_tests::raw::{
-    Embedded, RawSlot, SOON, ask, asking, asking_for, eventually, full_hello, output, payload,
-    proto, reason, runs, typed,
+    Embedded, RawSlot, SOON, ask, asking, asking_for, eventually, full_hello, proto, reason, runs,
+    typed,
 };
 use tokio::task::JoinHandle;
 use tonic::{Code, Status};
@@ -24,9 +24,6 @@ async fn away(harness: &Embedded, asked: v1::AskRequest) -> (Hello, Request, Ask
     let mut slot = RawSlot::attach(harness.connect().await, hello.clone()).await;
     let asked = asking_for(harness, asked).await;
     let request = slot.request().await;
-    // It has shown that it has the request.
-    slot.send(output(&request, 1, 1)).await;
-    slot.acknowledged(1).await;
     drop(slot);
     assert_noticed(harness).await;
     (hello, request, asked)
@@ -167,11 +164,8 @@ async fn what_was_not_handed_to_who_resumes_it_is_not_theirs_and_the_worker_it_w
     }
     let again = RawSlot::resume(harness.connect().await, hello, &request);
     let (slot, stands) = again.await;
-    assert_eq!(stands.last_worker_seq, 1);
-    let outcome = reply::Outcome::Value(payload("1"));
-    slot.reply_as(&request, 2, outcome).await;
-    let answer = asked.await.expect("no panic").expect("a reply");
-    assert_eq!(answer.attempt, request.attempt);
+    assert_eq!(stands.last_worker_seq, 0);
+    assert_answers(&slot, &request, asked).await;
 }
 
 #[tokio::test]

@@ -77,49 +77,6 @@ fn a_request_that_nobody_saw_is_not_waited_for() {
 }
 
 #[test]
-fn a_worker_whose_call_broke_before_it_showed_that_it_has_the_request_has_no_longer_for_that() {
-    let accept = super::samples::limits().accept_timeout;
-    for is_undelivered in [false, true] {
-        let mut world = windowed();
-        let slot = world.attach(offer("echo", 1));
-        let (run, actions) = world.ask_and_see(ask("echo"));
-        let delivery = world.held(slot).expect("it works");
-        world.lose(slot);
-        let work = (WORKER, delivery, lease_in(&actions));
-        let next = world.attach(offer("echo", 2));
-        match is_undelivered {
-            true => drop(world.apply(Event::Undelivered { work })),
-            false => {
-                world.pass(accept - SECOND);
-                assert_eq!(world.held(next), None, "it may still come back");
-                // And a little for the bytes of the request.
-                world.pass(2 * SECOND);
-            }
-        }
-        // Nothing was counted, and the policy allows one attempt.
-        assert_eq!(world.held(next).map(|it| it.attempt), Some(Attempt(2)));
-        let (_, actions) = world.resume(offer("echo", 1), delivery, work.2);
-        assert_eq!(ends(&actions)[0].1, End::Superseded(delivery));
-        world.reply(next);
-        assert!(world.answer(run).outcome.is_ok());
-    }
-}
-
-#[test]
-fn a_released_of_what_was_not_accepted_shows_that_it_was_taken() {
-    let mut world = windowed();
-    let slot = world.attach(offer("echo", 1));
-    let (run, actions) = world.ask_and_see(ask("echo"));
-    let (delivery, lease) = (world.held(slot).expect("it works"), lease_in(&actions));
-    world.lose(slot);
-    world.attach(offer("echo", 2));
-    released(&mut world, WORKER, delivery, Lease([9; 16]));
-    assert!(!world.is_answered(run), "it proves nothing");
-    released(&mut world, WORKER, delivery, lease);
-    world.assert_failed(run, Code::WorkerLost, &["the connection broke"]);
-}
-
-#[test]
 fn what_a_released_has_stopped_is_tried_again_by_its_policy() {
     let mut world = windowed();
     let (_, delivery, lease) = working(&mut world, ask("echo").max_attempts(2));

@@ -53,10 +53,9 @@ pub(super) enum Stand {
     /// Its attempt is on its way to the disk.
     Starting,
     Works(usize),
-    /// Its call is lost; whether it was one of the harness before, and its worker had named it.
+    /// Its call is lost; whether it was one of the harness before.
     Away {
         restarted: bool,
-        accepted: bool,
     },
     /// How it ends is on its way to the disk.
     Decided,
@@ -211,10 +210,7 @@ impl Account {
         if run.stand == Stand::Works(slot) && comes_back {
             run.stand = match leaving {
                 true => Stand::Gone,
-                false => Stand::Away {
-                    restarted: false,
-                    accepted: held.accepted,
-                },
+                false => Stand::Away { restarted: false },
             };
         }
     }
@@ -283,16 +279,10 @@ impl Account {
                 ..counted
             },
             (Trigger::Tick | Trigger::Released, _) => match self.stand(id) {
-                Stand::Away {
-                    restarted: true, ..
-                } => Fault {
+                Stand::Away { restarted: true } => Fault {
                     restarted: true,
                     ..uncounted
                 },
-                // A released shows that it was taken.
-                Stand::Away {
-                    accepted: false, ..
-                } if self.trigger == Trigger::Tick => uncounted,
                 _ => counted,
             },
             _ => counted,
@@ -316,10 +306,7 @@ impl Account {
         run.has_steps = adopted.replayed.is_some();
         run.attempt_ends = attempt_ends(run, adopted.began.filter(|_| adopted.running));
         run.stand = match adopted.running {
-            true => Stand::Away {
-                restarted: true,
-                accepted: true,
-            },
+            true => Stand::Away { restarted: true },
             false => Stand::Waits(adopted.not_before.filter(|at| *at > now)),
         };
     }
