@@ -319,7 +319,8 @@ impl Engine {
     /// The call of a request ended before the worker could see it: what a worker has never seen it
     /// does not work on, nor says released for.
     pub fn undelivered(&self, request: Undelivered) {
-        self.released(request.worker, request.delivery, request.lease);
+        let work = (request.worker, request.delivery, request.lease);
+        self.apply(Event::Undelivered { work });
     }
 
     /// Writes what is decided and takes nothing more.

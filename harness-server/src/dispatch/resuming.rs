@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use crate::envelope::Failure;
+use crate::envelope::{Code, Failure};
 use crate::ids::{Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::run::{self, Cause};
 use crate::slot::{End, Level, Refusal};
@@ -151,6 +151,20 @@ impl Core {
         away
     }
 
+    /// The worker has not come back in its time.
+    pub(super) fn never_came_back(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+        let waited = self.limits.window(Level::Full, self.has_durable(id));
+        let claim = self.runs.get_mut(&id).and_then(|it| it.claim.as_mut());
+        if let Some(away) = claim.and_then(|claim| claim.away.as_mut())
+            && away.cause == Cause::Lost
+            && !waited.is_zero()
+        {
+            let said = format!(" and was not back in {waited:?}");
+            away.failure.message.push_str(&said);
+        }
+        self.stays_away(now, id, actions);
+    }
+
     /// The worker has not come back in its time, or says that it will not.
     pub(super) fn stays_away(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
         let delivery = self.runs.get(&id).map(|entry| entry.run.delivery());
@@ -181,20 +195,56 @@ impl Core {
         self.stays_away(now, delivery.run, actions);
     }
 
-    /// Whether a released is about work whose call was lost: it will not come back then.
-    pub(super) fn gives_up_resuming(
+    /// Whether a worker has this delivery, or may come back to it; it then has stopped the work, and
+    /// does not come back.
+    pub(super) fn gives_up(
         &mut self,
         now: Instant,
         (worker, delivery, lease): (WorkerId, Delivery, Lease),
         actions: &mut Vec<Action>,
     ) -> bool {
         let holder = Holder { worker, lease };
+        if self.stays_gone(now, (worker, delivery, lease), actions) {
+            return true;
+        }
+        let Some(older) = self.call_of(holder, delivery) else {
+            return false;
+        };
+        let name = self.slots.get(&older).map(|held| &held.offer.info.name);
+        let name = name.map_or("", String::as_str);
+        let message = format!("worker \"{name}\" was lost: its call broke and it stopped");
+        let failure = Failure::new(Code::WorkerLost, message);
+        self.end(now, older, &End::Superseded(delivery), None, actions);
+        self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
+        true
+    }
+
+    /// Whether a worker was waited for that does not come back to this delivery.
+    pub(super) fn stays_gone(
+        &mut self,
+        now: Instant,
+        (worker, delivery, lease): (WorkerId, Delivery, Lease),
+        actions: &mut Vec<Action>,
+    ) -> bool {
         let claim = self.awaited(delivery);
-        let held = claim.is_some_and(|claim| claim.holder == holder);
+        let held = claim.is_some_and(|claim| claim.holder == Holder { worker, lease });
         if held {
             self.stays_away(now, delivery.run, actions);
         }
         held
+    }
+
+    /// The call in which a worker has a delivery, as far as is known here.
+    pub(super) fn call_of(&self, holder: Holder, delivery: Delivery) -> Option<SlotId> {
+        let entry = self.runs.get(&delivery.run)?;
+        let run::State::Running(slot) = *entry.run.state() else {
+            return None;
+        };
+        let held = self.slots.get(&slot)?;
+        let is_its = held.offer.worker == holder.worker && held.lease == Some(holder.lease);
+        let durable = entry.durable.as_ref();
+        let is_worked = durable.is_none_or(|it| matches!(it.phase, Phase::Working));
+        (is_its && is_worked && held.slot.delivery() == Some(delivery)).then_some(slot)
     }
 
     /// The claim to a delivery whose worker is waited for.

@@ -11,6 +11,7 @@ use crate::ids::{Delivery, Lease, RunId, SlotId};
 use crate::journal::Started;
 use crate::run::{self, Cause};
 use crate::slot::{self, End, Level, Refusal, Slot, Verdict};
+use crate::store::Holder;
 
 use super::agents::class_of;
 use super::claim::{Back, Comer, Resumed};
@@ -47,7 +48,14 @@ impl Core {
         back: Option<Back>,
         actions: &mut Vec<Action>,
     ) {
-        let taken = match (self.refuse_offer(&offer), back) {
+        let taken = match (self.refuse_offer(&offer, back), back) {
+            (Some(end), Some(Back::Resume(delivery, lease)))
+                if end == End::Refused(Refusal::Drained) =>
+            {
+                // Its work stops, and no other call of it will come.
+                self.gives_up(now, (offer.worker, delivery, lease), actions);
+                Err(end)
+            }
             (Some(end), _) => Err(end),
             (None, Some(Back::Resume(delivery, lease))) => {
                 let offer = &offer;
@@ -129,7 +137,7 @@ impl Core {
     }
 
     /// Why this harness does not take the offer, if it does not.
-    fn refuse_offer(&mut self, offer: &Offer) -> Option<End> {
+    fn refuse_offer(&mut self, offer: &Offer, back: Option<Back>) -> Option<End> {
         if self.leaving {
             return Some(End::Leaving);
         }
@@ -144,7 +152,8 @@ impl Core {
                     offer.worker, worker.offer.agent
                 ))));
             }
-            if worker.slots.len() >= self.limits.worker_slots {
+            let replaced = usize::from(self.replaces_its_own(offer, back));
+            if worker.slots.len() - replaced >= self.limits.worker_slots {
                 return Some(End::Refused(Refusal::TooMany(format!(
                     "worker \"{}\" has {} slots, which is the limit",
                     offer.info.name, self.limits.worker_slots
@@ -167,6 +176,17 @@ impl Core {
             ))));
         }
         None
+    }
+
+    /// Whether an older call of the worker ends when it resumes what is in that.
+    fn replaces_its_own(&self, offer: &Offer, back: Option<Back>) -> bool {
+        match back {
+            Some(Back::Resume(delivery, lease)) => {
+                let worker = offer.worker;
+                self.call_of(Holder { worker, lease }, delivery).is_some()
+            }
+            Some(Back::Replied(..)) | None => false,
+        }
     }
 
     pub(super) fn frame(

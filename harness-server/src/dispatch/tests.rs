@@ -19,6 +19,7 @@ mod leaving;
 mod lines;
 mod order;
 mod paced;
+mod older_calls;
 mod placing;
 mod pools;
 mod queues;

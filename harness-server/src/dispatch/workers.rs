@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -166,28 +166,43 @@ impl Core {
     pub(super) fn released(
         &mut self,
         now: Instant,
-        worker: WorkerId,
-        delivery: Delivery,
-        lease: Lease,
+        work: (WorkerId, Delivery, Lease),
         actions: &mut Vec<Action>,
     ) -> Note {
-        let held = self.workers.get(&worker).and_then(|entry| {
-            entry
-                .unreleased
-                .iter()
-                .find(|held| held.delivery == delivery && held.lease == lease)
+        let took = self.stopped_after(now, work, actions);
+        let took = took.or_else(|| self.gives_up(now, work, actions).then_some(Duration::ZERO));
+        noted(work, took)
+    }
+
+    /// What a worker has never seen it does not work on. Where its call still seems to be there, it
+    /// is known to be lost in a moment.
+    pub(super) fn undelivered(
+        &mut self,
+        now: Instant,
+        work: (WorkerId, Delivery, Lease),
+        actions: &mut Vec<Action>,
+    ) {
+        let took = self.stopped_after(now, work, actions);
+        let took = took.or_else(|| {
+            self.stays_gone(now, work, actions)
+                .then_some(Duration::ZERO)
         });
-        let Some((since, is_durable)) = held.map(|held| (held.since, held.is_durable)) else {
-            if self.gives_up_resuming(now, (worker, delivery, lease), actions) {
-                let took = std::time::Duration::ZERO;
-                return Note::Released {
-                    worker,
-                    delivery,
-                    took,
-                };
-            }
-            return Note::ReleasedUnknown { worker, delivery };
-        };
+        actions.push(Action::Note(noted(work, took)));
+    }
+
+    /// Cancelled work has stopped: how long after the end of its call, if it is owed a released.
+    fn stopped_after(
+        &mut self,
+        now: Instant,
+        (worker, delivery, lease): (WorkerId, Delivery, Lease),
+        actions: &mut Vec<Action>,
+    ) -> Option<Duration> {
+        let owed = &self.workers.get(&worker)?.unreleased;
+        let is_it = |held: &&Unreleased| held.delivery == delivery && held.lease == lease;
+        let (since, is_durable) = owed
+            .iter()
+            .find(is_it)
+            .map(|held| (held.since, held.is_durable))?;
         self.timers.clear(
             since + self.limits.release_timeout,
             Timer::Release(worker, delivery),
@@ -197,11 +212,7 @@ impl Core {
         let proof = Proof::Released;
         let stopped = Content::AttemptStopped { proof, took };
         self.note_work(now, (delivery, is_durable), stopped, actions);
-        Note::Released {
-            worker,
-            delivery,
-            took,
-        }
+        Some(took)
     }
 
     /// Whether a worker owes a released for other work than this.
@@ -372,5 +383,17 @@ impl Core {
             self.workers.remove(&worker);
             trim(&mut self.workers);
         }
+    }
+}
+
+/// What the log should say of work that has stopped after so long; none where that is not proven.
+fn noted((worker, delivery, _): (WorkerId, Delivery, Lease), took: Option<Duration>) -> Note {
+    match took {
+        Some(took) => Note::Released {
+            worker,
+            delivery,
+            took,
+        },
+        None => Note::ReleasedUnknown { worker, delivery },
     }
 }

@@ -92,6 +92,8 @@ pub(crate) struct Model {
     last_lease: u128,
     /// How the call that the event is about must end.
     expected_end: Option<(usize, Expected)>,
+    /// An older call whose worker says that it works on what is in it no more.
+    expected_older: Option<usize>,
     /// What the log must say to be away.
     expected_away: Option<Delivery>,
     /// What the resume in the hello must come to.
@@ -133,6 +135,7 @@ impl Model {
             order: 0,
             last_lease: 0,
             expected_end: None,
+            expected_older: None,
             expected_away: None,
             expected_back: None,
             expected_ack: None,
@@ -152,6 +155,7 @@ impl Model {
         self.agents_before = agents_before;
         self.event += 1;
         self.expected_end = None;
+        self.expected_older = None;
         self.expected_back = None;
         self.expected_ack = None;
         self.expected_stale = false;
@@ -169,8 +173,14 @@ impl Model {
         let of = &self.agents[agent];
         let class = (offer.request_schema, offer.max_receive_bytes);
         let known_class = of.classes.iter().any(|known| (known.0, known.1) == class);
+        let older = resume.and_then(|it| self.older_call(worker, it.delivery, it.lease));
+        if self.drained[worker] && !self.leaving {
+            self.expected_older = older;
+        }
+        // A resume takes the place of the call that it goes on with.
+        let slots = self.workers[worker].0 - usize::from(older.is_some());
         let certainly = self.drained[worker]
-            || self.workers[worker].0 >= self.limits.worker_slots
+            || slots >= self.limits.worker_slots
             || (!known_class && of.classes.len() >= self.limits.agent_classes);
         let is_in_use = !of.open.is_empty() || of.away > 0;
         let no_room = !is_in_use && self.agents_before >= self.limits.agents;

@@ -155,7 +155,11 @@ impl Model {
         match end {
             End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => {}
             End::StoreFailed => panic!("no run is durable here: {end:?}"),
-            End::Superseded(_) => self.is_superseded(id, &held),
+            End::Superseded(delivery) => match self.is_taken_over(Some(held.delivery), *delivery) {
+                true => self.is_superseded(id, &held),
+                // Its worker has said that it works no more.
+                false => self.fail(run, Fault::counted(Code::WorkerLost), None),
+            },
             End::Leaving => self.owe(run, Some(Code::ShuttingDown)),
             End::NotAccepted(_) => self.fail(run, Fault::uncounted(), Some(worker)),
             End::Closed if !held.accepted => self.fail(run, Fault::uncounted(), Some(worker)),
@@ -198,6 +202,10 @@ impl Model {
                 tick && held.is_none() && since.is_some_and(|at| at <= now)
             }
             End::Leaving => self.leaving && (held.is_none() || self.left),
+            End::Superseded(delivery) => {
+                let is_older = self.expected_older.take() == Some(id) && held == Some(*delivery);
+                is_older || self.is_taken_over(held, *delivery)
+            }
             End::Closed
             | End::WrongAttempt { .. }
             | End::Violation(_)
@@ -206,7 +214,6 @@ impl Model {
                 Some((expected, Expected::Exactly(exactly))) => expected == id && exactly == *end,
                 Some((_, Expected::Refused { .. })) | None => false,
             },
-            End::Superseded(delivery) => self.is_taken_over(held, *delivery),
             End::StoreFailed | End::Refused(_) => false,
         };
         assert!(
@@ -268,8 +275,13 @@ impl Model {
         });
         if let Some(at) = held {
             self.forget(at);
+        } else {
+            // It may be about what the harness believes to be in an older call.
+            self.expected_older = self.older_call(worker, delivery, lease);
         }
-        let proves = held.is_some() || self.gives_up_resuming(worker, delivery, lease);
+        let proves = held.is_some()
+            || self.expected_older.is_some()
+            || self.gives_up_resuming(worker, delivery, lease);
         self.expected_released = Some(proves);
     }
 

@@ -229,6 +229,20 @@ impl Model {
         });
     }
 
+    /// The call in which a worker has an attempt, as far as the harness knows.
+    pub(super) fn older_call(
+        &self,
+        worker: usize,
+        delivery: Delivery,
+        lease: Lease,
+    ) -> Option<usize> {
+        self.slots.iter().position(|slot| {
+            let held = slot.held.as_ref();
+            let is_it = held.is_some_and(|it| it.delivery == delivery && it.lease == lease);
+            slot.open && slot.worker == worker && is_it
+        })
+    }
+
     /// Whether a resume that has just come takes the attempt from this call.
     pub(super) fn is_taken_over(&self, held: Option<Delivery>, delivery: Delivery) -> bool {
         let resumes =
