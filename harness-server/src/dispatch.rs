@@ -256,7 +256,6 @@ impl Core {
                 let note = self.released(now, (worker, delivery, lease), actions);
                 actions.push(Action::Note(note));
             }
-            Event::Undelivered { work } => self.undelivered(now, work, actions),
             Event::Ask {
                 run,
                 request,
@@ -314,7 +313,7 @@ impl Core {
                 Timer::Run(run) => self.deadline_passed(now, run, actions),
                 Timer::Attempt(run) => self.attempt_timed_out(now, run, actions),
                 Timer::Retry(run) => self.backed_off(now, run, actions),
-                Timer::Reattach(run) => self.never_came_back(now, run, actions),
+                Timer::Reattach(run) => self.window_over(now, run, actions),
                 Timer::Store => self.try_store(now, actions),
                 Timer::Slot(slot) => self.slot_tick(now, slot, actions),
                 Timer::Release(worker, delivery) => {

@@ -319,8 +319,7 @@ impl Engine {
     /// The call of a request ended before the worker could see it: what a worker has never seen it
     /// does not work on, nor says released for.
     pub fn undelivered(&self, request: Undelivered) {
-        let work = (request.worker, request.delivery, request.lease);
-        self.apply(Event::Undelivered { work });
+        self.released(request.worker, request.delivery, request.lease);
     }
 
     /// Writes what is decided and takes nothing more.

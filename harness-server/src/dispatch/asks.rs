@@ -247,7 +247,7 @@ impl Core {
             entry.unread.clear();
         }
         if was_away && !matches!(next, Next::Nothing) {
-            self.clear_away(id);
+            self.stop_awaiting(id);
         }
         if is_durable {
             return self.durable_next(now, id, (delivery, failed), next, actions);

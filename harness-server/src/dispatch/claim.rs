@@ -88,13 +88,14 @@ impl Comer<'_> {
         newest: Attempt,
         holder: Option<Holder>,
     ) -> Result<(), End> {
-        let (worker, lease) = (self.offer.worker, self.lease);
-        let of_run = self.offer.agent == *agent && self.delivery.attempt <= newest;
-        if of_run && self.delivery.attempt < newest {
+        let may_resume = self.offer.level == Level::Full && self.offer.agent == *agent;
+        // Leases are kept of the newest attempt alone.
+        if may_resume && self.delivery.attempt < newest {
             return Err(End::Superseded(self.delivery));
         }
-        let is_full = self.offer.level == Level::Full;
-        match of_run && is_full && holder == Some(Holder { worker, lease }) {
+        let (worker, lease) = (self.offer.worker, self.lease);
+        let is_newest = self.delivery.attempt == newest;
+        match may_resume && is_newest && holder == Some(Holder { worker, lease }) {
             true => Ok(()),
             false => Err(End::Refused(Refusal::NotYours)),
         }

@@ -432,7 +432,7 @@ impl Core {
     /// Drops a durable run from memory; what is on disk stays.
     pub(super) fn remove_durable(&mut self, id: RunId) {
         self.clear_timer(id);
-        self.clear_away(id);
+        self.stop_awaiting(id);
         self.leave_queue(id);
         let Some(entry) = self.runs.remove(&id) else {
             return;

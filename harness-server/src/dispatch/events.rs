@@ -84,7 +84,7 @@ pub enum Event {
         /// Where the pool stands; none when there is none any more.
         pool: Option<Pooled>,
     },
-    /// A worker says that work whose call has ended, or broke, has stopped.
+    /// A worker says that work whose call has ended, or broke, has stopped; or it has never seen it.
     Released {
         /// The worker.
         worker: WorkerId,
@@ -92,11 +92,6 @@ pub enum Event {
         delivery: Delivery,
         /// What came with its request.
         lease: Lease,
-    },
-    /// A call is over before its worker could see the request in it.
-    Undelivered {
-        /// Whom it was for, under which number, and the proof that would have come with it.
-        work: (WorkerId, Delivery, Lease),
     },
     /// Somebody asks.
     Ask {

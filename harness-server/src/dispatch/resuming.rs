@@ -1,10 +1,10 @@
 //! Calls that break under work: the run waits for its worker, and the worker comes back to it, or to
-//! what came of it (`claim`). Durable runs and interactive ones differ in their window, and in what
-//! is on disk.
+//! what came of it (`claim`), or does not: it is drained, dead, or has said that it stopped. Durable
+//! runs and interactive ones differ in their window, and in what is on disk.
 
 use std::time::Instant;
 
-use crate::envelope::{Code, Failure};
+use crate::envelope::Failure;
 use crate::ids::{Delivery, Lease, RunId, SlotId, WorkerId};
 use crate::run::{self, Cause};
 use crate::slot::{End, Level, Refusal};
@@ -22,7 +22,8 @@ impl Core {
     /// Whether the worker of a lost call may come back to what was in it.
     pub(super) fn may_come_back(&self, entry: &SlotEntry, delivery: Delivery) -> bool {
         let run = self.runs.get(&delivery.run);
-        let Some(run) = run.filter(|_| entry.slot.level() == Level::Full) else {
+        let works_on = entry.slot.level() == Level::Full && entry.lease.is_some();
+        let Some(run) = run.filter(|_| works_on) else {
             return false;
         };
         match &run.durable {
@@ -97,7 +98,7 @@ impl Core {
     }
 
     /// The worker of a run is waited for no longer.
-    fn take_away(&mut self, id: RunId) -> Option<(WorkerId, Away)> {
+    pub(super) fn stop_awaiting(&mut self, id: RunId) -> Option<(WorkerId, Away)> {
         let entry = self.runs.get_mut(&id)?;
         let claim = entry.claim.as_mut()?;
         let away = claim.away.take()?;
@@ -113,14 +114,10 @@ impl Core {
         Some((worker, away))
     }
 
-    pub(super) fn clear_away(&mut self, id: RunId) {
-        drop(self.take_away(id));
-    }
-
     /// Durable runs that are away are on disk for the harness that follows; callers of others are
     /// answered.
     pub(super) fn leave_what_is_away(&mut self, now: Instant, actions: &mut Vec<Action>) {
-        for run in self.away_runs(|_| true) {
+        for run in self.awaited_runs(|_| true) {
             match self.has_durable(run) {
                 true => self.remove_durable(run),
                 false => self.refuse(now, run, shutting_down(), actions),
@@ -129,18 +126,18 @@ impl Core {
     }
 
     /// A worker that was asked to drain may not come back.
-    pub(super) fn drained_stay_away(
+    pub(super) fn fail_awaited_of(
         &mut self,
         now: Instant,
         worker: WorkerId,
         actions: &mut Vec<Action>,
     ) {
-        for run in self.away_runs(|claim| claim.holder.worker == worker) {
-            self.stays_away(now, run, actions);
+        for run in self.awaited_runs(|claim| claim.holder.worker == worker) {
+            self.fail_awaited(now, run, actions);
         }
     }
 
-    fn away_runs(&self, which: impl Fn(&Claim) -> bool) -> Vec<RunId> {
+    fn awaited_runs(&self, which: impl Fn(&Claim) -> bool) -> Vec<RunId> {
         let is_away = |entry: &RunEntry| {
             let claim = entry.claim.as_ref();
             claim.is_some_and(|claim| claim.away.is_some() && which(claim))
@@ -152,7 +149,7 @@ impl Core {
     }
 
     /// The worker has not come back in its time.
-    pub(super) fn never_came_back(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+    pub(super) fn window_over(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
         let waited = self.limits.window(Level::Full, self.has_durable(id));
         let claim = self.runs.get_mut(&id).and_then(|it| it.claim.as_mut());
         if let Some(away) = claim.and_then(|claim| claim.away.as_mut())
@@ -162,13 +159,13 @@ impl Core {
             let said = format!(" and was not back in {waited:?}");
             away.failure.message.push_str(&said);
         }
-        self.stays_away(now, id, actions);
+        self.fail_awaited(now, id, actions);
     }
 
-    /// The worker has not come back in its time, or says that it will not.
-    pub(super) fn stays_away(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
+    /// The worker does not come back to what it is waited for with.
+    fn fail_awaited(&mut self, now: Instant, id: RunId, actions: &mut Vec<Action>) {
         let delivery = self.runs.get(&id).map(|entry| entry.run.delivery());
-        if let Some((worker, away)) = self.take_away(id) {
+        if let Some((worker, away)) = self.stop_awaiting(id) {
             actions.push(failed(worker, delivery, &away.failure));
             self.delivery_failed(now, id, worker, away.cause, away.failure, actions);
         }
@@ -192,59 +189,41 @@ impl Core {
             away.cause = Cause::Died;
             away.failure = failure;
         }
-        self.stays_away(now, delivery.run, actions);
+        self.fail_awaited(now, delivery.run, actions);
     }
 
-    /// Whether a worker has this delivery, or may come back to it; it then has stopped the work, and
-    /// does not come back.
-    pub(super) fn gives_up(
+    /// Whether this worker has the delivery, or is waited for with it, and works on it no more. It is not
+    /// waited for any longer, or will not be when its call is found lost; a reply that is in that
+    /// call still counts.
+    pub(super) fn works_no_more(
         &mut self,
         now: Instant,
         (worker, delivery, lease): (WorkerId, Delivery, Lease),
         actions: &mut Vec<Action>,
     ) -> bool {
         let holder = Holder { worker, lease };
-        if self.stays_gone(now, (worker, delivery, lease), actions) {
+        if self
+            .awaited(delivery)
+            .is_some_and(|claim| claim.holder == holder)
+        {
+            self.fail_awaited(now, delivery.run, actions);
             return true;
         }
-        let Some(older) = self.call_of(holder, delivery) else {
-            return false;
-        };
-        let name = self.slots.get(&older).map(|held| &held.offer.info.name);
-        let name = name.map_or("", String::as_str);
-        let message = format!("worker \"{name}\" was lost: its call broke and it stopped");
-        let failure = Failure::new(Code::WorkerLost, message);
-        self.end(now, older, &End::Superseded(delivery), None, actions);
-        self.delivery_failed(now, delivery.run, worker, Cause::Lost, failure, actions);
-        true
-    }
-
-    /// Whether a worker was waited for that does not come back to this delivery.
-    pub(super) fn stays_gone(
-        &mut self,
-        now: Instant,
-        (worker, delivery, lease): (WorkerId, Delivery, Lease),
-        actions: &mut Vec<Action>,
-    ) -> bool {
-        let claim = self.awaited(delivery);
-        let held = claim.is_some_and(|claim| claim.holder == Holder { worker, lease });
-        if held {
-            self.stays_away(now, delivery.run, actions);
-        }
-        held
+        let call = self.call_of(holder, delivery);
+        let held = call.and_then(|slot| self.slots.get_mut(&slot));
+        held.map(|held| held.lease = None).is_some()
     }
 
     /// The call in which a worker has a delivery, as far as is known here.
     pub(super) fn call_of(&self, holder: Holder, delivery: Delivery) -> Option<SlotId> {
-        let entry = self.runs.get(&delivery.run)?;
-        let run::State::Running(slot) = *entry.run.state() else {
-            return None;
+        let is_it = |slot: &&SlotId| {
+            let held = self.slots.get(slot);
+            held.is_some_and(|held| {
+                held.slot.delivery() == Some(delivery) && held.lease == Some(holder.lease)
+            })
         };
-        let held = self.slots.get(&slot)?;
-        let is_its = held.offer.worker == holder.worker && held.lease == Some(holder.lease);
-        let durable = entry.durable.as_ref();
-        let is_worked = durable.is_none_or(|it| matches!(it.phase, Phase::Working));
-        (is_its && is_worked && held.slot.delivery() == Some(delivery)).then_some(slot)
+        let worker = self.workers.get(&holder.worker)?;
+        worker.slots.iter().find(is_it).copied()
     }
 
     /// The claim to a delivery whose worker is waited for.
@@ -310,7 +289,7 @@ impl Core {
         if let run::State::Running(older) = *self.runs.get(&id)?.run.state() {
             self.end(now, older, &End::Superseded(delivery), None, actions);
         }
-        self.clear_away(id);
+        self.stop_awaiting(id);
         let entry = self.runs.get_mut(&id)?;
         entry.run.apply(now, run::Event::Resumed(slot));
         let deadline = match entry.timer {

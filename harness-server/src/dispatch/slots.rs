@@ -24,7 +24,7 @@ use super::{Action, Core, Frame, Note, Reply, Timer};
 pub(super) struct SlotEntry {
     pub(super) slot: Slot,
     pub(super) offer: Arc<Offer>,
-    /// What came with the newest request.
+    /// What came with the newest request; none once its worker has said that it works on that no more.
     pub(super) lease: Option<Lease>,
     /// What journals say of it.
     pub(super) started: Arc<Started>,
@@ -49,11 +49,9 @@ impl Core {
         actions: &mut Vec<Action>,
     ) {
         let taken = match (self.refuse_offer(&offer, back), back) {
-            (Some(end), Some(Back::Resume(delivery, lease)))
-                if end == End::Refused(Refusal::Drained) =>
-            {
+            (Some(end @ End::Refused(Refusal::Drained)), Some(Back::Resume(delivery, lease))) => {
                 // Its work stops, and no other call of it will come.
-                self.gives_up(now, (offer.worker, delivery, lease), actions);
+                self.works_no_more(now, (offer.worker, delivery, lease), actions);
                 Err(end)
             }
             (Some(end), _) => Err(end),

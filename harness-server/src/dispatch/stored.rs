@@ -410,7 +410,12 @@ impl Core {
                 )
             }
         };
-        let until = now + self.limits.reattach_window + spread;
+        let holder = self.runs.get(&id).and_then(|it| it.claim.as_ref());
+        let is_drained = holder.is_some_and(|claim| self.drained.contains(claim.holder.worker));
+        let until = match is_drained {
+            true => now,
+            false => now + self.limits.reattach_window + spread,
+        };
         let failure = Failure::new(Code::WorkerLost, message);
         self.await_worker(id, until, Cause::Restarted, failure);
     }

@@ -170,24 +170,19 @@ impl Core {
         actions: &mut Vec<Action>,
     ) -> Note {
         let took = self.stopped_after(now, work, actions);
-        let took = took.or_else(|| self.gives_up(now, work, actions).then_some(Duration::ZERO));
-        noted(work, took)
-    }
-
-    /// What a worker has never seen it does not work on. Where its call still seems to be there, it
-    /// is known to be lost in a moment.
-    pub(super) fn undelivered(
-        &mut self,
-        now: Instant,
-        work: (WorkerId, Delivery, Lease),
-        actions: &mut Vec<Action>,
-    ) {
-        let took = self.stopped_after(now, work, actions);
         let took = took.or_else(|| {
-            self.stays_gone(now, work, actions)
-                .then_some(Duration::ZERO)
+            let stopped = self.works_no_more(now, work, actions);
+            stopped.then_some(Duration::ZERO)
         });
-        actions.push(Action::Note(noted(work, took)));
+        let (worker, delivery, _) = work;
+        match took {
+            Some(took) => Note::Released {
+                worker,
+                delivery,
+                took,
+            },
+            None => Note::ReleasedUnknown { worker, delivery },
+        }
     }
 
     /// Cancelled work has stopped: how long after the end of its call, if it is owed a released.
@@ -335,7 +330,7 @@ impl Core {
             self.slot_apply(now, slot, slot::Event::Drained, actions);
             self.tell_drained(slot, actions);
         }
-        self.drained_stay_away(now, worker, actions);
+        self.fail_awaited_of(now, worker, actions);
     }
 
     /// Writes drain to a slot of a drained worker; to a minimal one not while it works.
@@ -383,17 +378,5 @@ impl Core {
             self.workers.remove(&worker);
             trim(&mut self.workers);
         }
-    }
-}
-
-/// What the log should say of work that has stopped after so long; none where that is not proven.
-fn noted((worker, delivery, _): (WorkerId, Delivery, Lease), took: Option<Duration>) -> Note {
-    match took {
-        Some(took) => Note::Released {
-            worker,
-            delivery,
-            took,
-        },
-        None => Note::ReleasedUnknown { worker, delivery },
     }
 }

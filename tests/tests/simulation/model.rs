@@ -92,8 +92,6 @@ pub(crate) struct Model {
     last_lease: u128,
     /// How the call that the event is about must end.
     expected_end: Option<(usize, Expected)>,
-    /// An older call whose worker says that it works on what is in it no more.
-    expected_older: Option<usize>,
     /// What the log must say to be away.
     expected_away: Option<Delivery>,
     /// What the resume in the hello must come to.
@@ -135,7 +133,6 @@ impl Model {
             order: 0,
             last_lease: 0,
             expected_end: None,
-            expected_older: None,
             expected_away: None,
             expected_back: None,
             expected_ack: None,
@@ -155,7 +152,6 @@ impl Model {
         self.agents_before = agents_before;
         self.event += 1;
         self.expected_end = None;
-        self.expected_older = None;
         self.expected_back = None;
         self.expected_ack = None;
         self.expected_stale = false;
@@ -170,13 +166,14 @@ impl Model {
         resume: Option<Resume>,
     ) {
         assert_eq!(id, self.slots.len());
+        let older = resume.and_then(|it| self.older_call(worker, it.delivery, it.lease));
+        if self.drained[worker] && !self.leaving {
+            // It says that its work stops.
+            self.works_no_more(older);
+        }
         let of = &self.agents[agent];
         let class = (offer.request_schema, offer.max_receive_bytes);
         let known_class = of.classes.iter().any(|known| (known.0, known.1) == class);
-        let older = resume.and_then(|it| self.older_call(worker, it.delivery, it.lease));
-        if self.drained[worker] && !self.leaving {
-            self.expected_older = older;
-        }
         // A resume takes the place of the call that it goes on with.
         let slots = self.workers[worker].0 - usize::from(older.is_some());
         let certainly = self.drained[worker]

@@ -15,7 +15,7 @@ pub(crate) struct Tally {
 }
 
 /// What a few thousand seeds must meet: each end of a call, each answer, each note.
-const EVERYTHING: [&str; 84] = [
+const EVERYTHING: [&str; 85] = [
     "answer value",
     "answer AgentError",
     "answer AttemptTimeout",
@@ -96,6 +96,7 @@ const EVERYTHING: [&str; 84] = [
     "note released",
     "note released unknown",
     "perished while away",
+    "released in an older call",
     "released while away",
     "resumed",
     "resumed after its reply",

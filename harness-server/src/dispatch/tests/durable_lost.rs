@@ -80,6 +80,32 @@ fn released_instead_of_resume_ends_the_waiting() {
 }
 
 #[test]
+fn what_is_released_before_its_call_is_lost_is_not_waited_for_and_its_reply_counts() {
+    for replies in [false, true] {
+        let mut world = World::new();
+        let slot = world.attach(offer("echo", 1));
+        let (run, _) = world.start("echo");
+        let lease = lease_in(&world.stored(run));
+        let delivery = world.held(slot).expect("it works");
+        world.append(slot, 1, EntryKind::Step, 10);
+        let worker = WorkerId(Uuid::from_u128(1));
+        let actions = world.apply(Event::Released {
+            worker,
+            delivery,
+            lease,
+        });
+        assert_eq!((writes(&actions), ends(&actions)), (vec![], vec![]));
+        world.stored(run);
+        if replies {
+            assert_eq!(writes(&world.reply(slot)), ["finish"]);
+        }
+        let lost = writes(&world.lose(slot));
+        assert_eq!(lost, if replies { vec![] } else { vec!["end attempt"] });
+        world.end(run);
+    }
+}
+
+#[test]
 fn a_worker_whose_process_is_dead_is_not_waited_for() {
     for by_itself in [true, false] {
         let mut world = World::new();

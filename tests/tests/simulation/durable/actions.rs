@@ -268,19 +268,10 @@ impl Account {
                     matches!(self.trigger, Trigger::Stored(_, false) | Trigger::Opened(_));
                 assert!(explained, "no step failed: {:?}", self.trigger);
             }
-            // Its worker has said by another call that it stopped.
-            End::Superseded(delivery) if !is_durable(delivery.run) => {
-                let released = matches!(self.trigger, Trigger::Released);
-                assert!(released, "{delivery} is not resumed: {:?}", self.trigger);
-            }
             End::Superseded(delivery) => {
                 let row = &disk.rows[&delivery.run];
                 let moved = row.attempt > delivery.attempt || row.state != State::Running;
-                let again = match self.trigger {
-                    Trigger::Opened(newer) => newer != slot,
-                    Trigger::Released => true,
-                    _ => false,
-                };
+                let again = matches!(self.trigger, Trigger::Opened(newer) if newer != slot);
                 // Its attempt ends, and so does its right, before that is on disk.
                 let decided = !matches!(self.stand(delivery.run), Stand::Works(_));
                 assert!(

@@ -37,6 +37,8 @@ pub(crate) struct Held {
     pub(crate) last_seq: u64,
     /// Sequence and size of what is not acknowledged.
     pub(crate) unacked: Vec<(u64, u64)>,
+    /// Whether its worker has said that it works on it no more.
+    pub(crate) has_stopped: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -142,9 +142,10 @@ impl Model {
         }
         let slot = &self.slots[id];
         assert!(slot.open, "slot {id} is ended twice: {end:?}");
-        let held = slot.held.as_ref().map(|held| (held.delivery, held.lease));
-        self.explain(id, end, held.map(|(delivery, _)| delivery));
-        if let Some((delivery, lease)) = held
+        let held = slot.held.as_ref();
+        let held = held.map(|held| (held.delivery, held.lease, held.has_stopped));
+        self.explain(id, end, held.map(|(delivery, ..)| delivery));
+        if let Some((delivery, lease, false)) = held
             && still_runs(end)
         {
             self.remember(id, delivery, lease);
@@ -155,11 +156,7 @@ impl Model {
         match end {
             End::DeadlineExceeded(_) | End::Cancelled(_) | End::Idle | End::Refused(_) => {}
             End::StoreFailed => panic!("no run is durable here: {end:?}"),
-            End::Superseded(delivery) => match self.is_taken_over(Some(held.delivery), *delivery) {
-                true => self.is_superseded(id, &held),
-                // Its worker has said that it works no more.
-                false => self.fail(run, Fault::counted(Code::WorkerLost), None),
-            },
+            End::Superseded(_) => self.is_superseded(id, &held),
             End::Leaving => self.owe(run, Some(Code::ShuttingDown)),
             End::NotAccepted(_) => self.fail(run, Fault::uncounted(), Some(worker)),
             End::Closed if !held.accepted => self.fail(run, Fault::uncounted(), Some(worker)),
@@ -202,10 +199,7 @@ impl Model {
                 tick && held.is_none() && since.is_some_and(|at| at <= now)
             }
             End::Leaving => self.leaving && (held.is_none() || self.left),
-            End::Superseded(delivery) => {
-                let is_older = self.expected_older.take() == Some(id) && held == Some(*delivery);
-                is_older || self.is_taken_over(held, *delivery)
-            }
+            End::Superseded(delivery) => self.is_taken_over(held, *delivery),
             End::Closed
             | End::WrongAttempt { .. }
             | End::Violation(_)
@@ -273,15 +267,14 @@ impl Model {
         let held = self.unreleased.iter().position(|held| {
             held.worker == worker && held.delivery == delivery && held.lease == lease
         });
-        if let Some(at) = held {
-            self.forget(at);
-        } else {
-            // It may be about what the harness believes to be in an older call.
-            self.expected_older = self.older_call(worker, delivery, lease);
+        // It may be about what the harness believes to be in an older call.
+        let older = self.older_call(worker, delivery, lease);
+        match held {
+            Some(at) => self.forget(at),
+            None => self.works_no_more(older),
         }
-        let proves = held.is_some()
-            || self.expected_older.is_some()
-            || self.gives_up_resuming(worker, delivery, lease);
+        let proves =
+            held.is_some() || older.is_some() || self.gives_up_resuming(worker, delivery, lease);
         self.expected_released = Some(proves);
     }
 

@@ -65,7 +65,7 @@ impl Model {
         let run = run_of(held.delivery);
         let window = self.limits.interactive_reattach_window;
         let slot = &self.slots[id];
-        let may_come_back = is_full(&slot.offer) && !window.is_zero();
+        let may_come_back = is_full(&slot.offer) && !window.is_zero() && !held.has_stopped;
         let is_wanted = !self.leaving && !self.drained[slot.worker];
         let bytes = self.totals.queued_bytes + self.runs[run].bytes;
         let has_room = self.away.len() < self.limits.away_runs && bytes <= self.limits.queue_bytes;
@@ -238,9 +238,19 @@ impl Model {
     ) -> Option<usize> {
         self.slots.iter().position(|slot| {
             let held = slot.held.as_ref();
-            let is_it = held.is_some_and(|it| it.delivery == delivery && it.lease == lease);
+            let is_it = held
+                .is_some_and(|it| it.delivery == delivery && it.lease == lease && !it.has_stopped);
             slot.open && slot.worker == worker && is_it
         })
+    }
+
+    /// The worker of a call has said that it works on what is in it no more.
+    pub(super) fn works_no_more(&mut self, call: Option<usize>) {
+        let held = call.and_then(|id| self.slots[id].held.as_mut());
+        if let Some(held) = held {
+            self.met.push("released in an older call");
+            held.has_stopped = true;
+        }
     }
 
     /// Whether a resume that has just come takes the attempt from this call.

@@ -203,6 +203,7 @@ impl Held {
             accepted: false,
             last_seq: 0,
             unacked: Vec::new(),
+            has_stopped: false,
         }
     }
 }
