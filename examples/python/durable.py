@@ -57,11 +57,14 @@ class Mismatch(Exception):
 class Attempt:
     """A request in work, and the journal of its run: what `reply` gets as `ctx`.
 
-    It outlives its call: when that is lost the work goes on for the request's reattach window.
+    It outlives its call: when that is lost the work goes on for the request's reattach window, and
+    not beyond its deadline.
     """
 
     def __init__(self, request, entries, slot):
         self.request, self.slot, self.outbox = request, slot, slot.outbox
+        now = asyncio.get_running_loop().time()
+        self.deadline = now + request.time_left.ToTimedelta().total_seconds()
         self.seq, self.unacked = 0, {}  # worker_seq: the frame, and a future of its acknowledgement
         self.writing = asyncio.Lock()
         self.recorded, self.expected, self.counts = {}, deque(), Counter()
@@ -224,7 +227,7 @@ class Slot:
             tries = 0 if welcomed else tries + 1
             if self.attempt:
                 self.attempt.outbox = None
-                self.until = self.until or now() + self.window()
+                self.until = self.until or min(now() + self.window(), self.attempt.deadline)
                 if end.stop or now() >= self.until:
                     released, self.attempt = await self.attempt.stop(), None
                     self.released = None if end.reason == "NOT_YOURS" else released

@@ -33,10 +33,11 @@ class Call:
     async def send(self, **frame):
         await self.outbox.put(wire.AttachResponse(**frame))
 
-    async def request(self, value, entries=(), attempt=1, window=60):
+    async def request(self, value, entries=(), attempt=1, window=60, time_left=60):
         made = wire.Request(run_id="run", attempt=attempt, lease=b"l", durable=True)
         made.payload.data = json.dumps(value).encode()
         made.reattach_window.FromMilliseconds(int(window * 1000))
+        made.time_left.FromMilliseconds(int(time_left * 1000))
         made.replay_entries = len(entries)
         await self.send(request=made)
         for seq, step in enumerate(entries, 3):
@@ -251,10 +252,11 @@ async def test_a_harness_that_will_not_have_it_back_stops_the_work(code, reason,
         assert task.cancelled()
 
 
+@pytest.mark.parametrize("limit", [{"window": 0.3}, {"time_left": 0.3}])
 @awaited
-async def test_work_that_no_call_resumes_in_its_window_is_stopped_and_released():
+async def test_work_that_no_call_resumes_in_its_window_is_stopped_and_released(limit):
     async with attached(forever) as (harness, slot, call):
-        await call.request(None, window=0.3)
+        await call.request(None, **limit)
         await call.frame("append")
         task = slot.attempt.task
         await call.reset()

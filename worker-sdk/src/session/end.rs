@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use super::resume::Suspended;
+use super::work::Work;
 use super::{Action, Lease, Session, State};
 use crate::context::CancelReason;
 
@@ -103,7 +104,7 @@ impl Session {
                 None => actions.push(Action::Over(refused(end, None))),
             },
             State::Ready(attached) => {
-                let kept = attached.kept().filter(|_| !end.is_stop());
+                let kept = attached.kept().filter(|kept| end.may_go_on(kept));
                 if let Some(suspended) = kept.and_then(|kept| Suspended::of(now, kept, true)) {
                     actions.push(Action::Over(end.resume(suspended, true)));
                     return;
@@ -112,7 +113,7 @@ impl Session {
                 actions.push(Action::Over(follow(end, released)));
             }
             State::Busy(_, work) => {
-                let going_on = Some(&work).filter(|_| !end.is_stop());
+                let going_on = Some(&work).filter(|work| end.may_go_on(work));
                 if let Some(suspended) = going_on.and_then(|work| Suspended::of(now, work, false)) {
                     actions.push(Action::Over(end.resume(suspended, true)));
                     return;
@@ -182,6 +183,15 @@ impl End {
         self.reason.is_some() && self.code != EndCode::Unavailable
     }
 
+    /// Whether the work may go on in another call.
+    fn may_go_on(&self, work: &Work) -> bool {
+        !self.is_stop() && (work.outlives_harness() || !self.is_leaving())
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.reason.as_deref() == Some("LEAVING")
+    }
+
     fn is_drained(&self) -> bool {
         self.code == EndCode::FailedPrecondition && self.reason.as_deref() == Some("DRAINED")
     }
@@ -233,7 +243,7 @@ impl End {
             Fault::Refusal
         } else if self.broken || unheard {
             Fault::Connection
-        } else if !welcomed || self.reason.as_deref() == Some("LEAVING") {
+        } else if !welcomed || self.is_leaving() {
             Fault::Harness
         } else {
             Fault::Call

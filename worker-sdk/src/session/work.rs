@@ -60,6 +60,11 @@ impl Work {
         work
     }
 
+    /// Whether its run goes on with the harness that follows.
+    pub(super) fn outlives_harness(&self) -> bool {
+        self.keeping.as_ref().is_some_and(|keeping| keeping.durable)
+    }
+
     /// Whether the agent has it.
     pub(super) fn has_started(&self) -> bool {
         self.replaying.is_none()

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use super::super::tests::{INTERVAL, append, names, replied, request};
-use super::super::{Action, Delivery, Event, Inbound, Outbound, Reply, Session};
+use super::super::tests::{INTERVAL, append, end, names, replied, request};
+use super::super::{Action, Delivery, EndCode, Event, Inbound, Outbound, Reply, Session};
 use super::tests::{
     In, WINDOW, appended, call, durable, interactive, lost, resumed, resuming, session, suspended,
 };
@@ -58,6 +58,17 @@ fn the_reply_of_an_interactive_run_is_kept_for_as_long_as_its_loss_may_go_unnoti
         let actions = session.apply(later, lost());
         assert_eq!(names(&actions), [expected], "after {intervals}");
     }
+}
+
+#[test]
+fn nothing_of_an_interactive_run_goes_on_after_its_harness_has_left() {
+    let now = Instant::now();
+    let left = || Event::Ended(end(EndCode::Unavailable, Some("LEAVING")));
+    let mut busy = call(now, interactive());
+    let ended = names(&busy.apply(now, left())).join(", ");
+    assert_eq!(ended, "stop HarnessLost, back off released harness");
+    let ended = names(&call_that_replied(now).apply(now, left())).join(", ");
+    assert_eq!(ended, "back off released harness");
 }
 
 #[test]
