@@ -137,17 +137,13 @@ impl<'a> LastAttempt<'a> {
 
     pub(super) fn of(past: &'a Past) -> Self {
         let claim = past.claim.as_ref();
+        let ended = past.view.ended.as_ref();
         Self {
             agent: &past.view.agent,
             attempt: past.view.attempt,
             holder: claim.map(|claim| claim.holder),
             reply_seq: claim.map_or(0, |claim| claim.reply_seq),
-            state: State::ended(
-                past.view
-                    .ended
-                    .as_ref()
-                    .and_then(|(_, ended)| ended.error()),
-            ),
+            state: State::ended(ended.and_then(|(_, ended)| ended.error())),
         }
     }
 }

@@ -18,58 +18,41 @@ fn is_kept_waiting<T>(told: Result<T, Status>, what_to_do: &str) {
     assert!(error.message.contains(what_to_do), "{}", error.message);
 }
 
+/// A run at work over a store whose reads stall, until the second is dropped.
+async fn unread() -> (Working, Stalled) {
+    let working = working().await;
+    working.store.begin(0, Fault::StallsReads(None));
+    let stalled = Stalled(working.store.clone());
+    (working, stalled)
+}
+
 #[tokio::test]
 async fn who_asks_for_a_run_and_waits_for_nothing_is_told_that_the_store_does_not_say() {
-    let Working {
-        harness: _harness,
-        store,
-        channel,
-        run,
-        slot: _slot,
-        ..
-    } = working().await;
-    store.begin(0, Fault::StallsReads(None));
-    let _stalled = Stalled(store);
+    let (working, _stalled) = unread().await;
     let get = GetRunRequest {
-        run_id: run.run_id,
+        run_id: working.run.run_id,
         ..GetRunRequest::default()
     };
-    let told = within(2 * SOON, runs(&channel).get_run(get)).await;
+    let told = within(2 * SOON, runs(&working.channel).get_run(get)).await;
     is_kept_waiting(told, "ask for it with GetRun");
 }
 
 #[tokio::test]
 async fn who_watches_a_run_that_is_on_disk_only_is_told_that_the_store_does_not_say() {
-    let Working {
-        harness: _harness,
-        store,
-        channel,
-        slot: _slot,
-        ..
-    } = working().await;
-    store.begin(0, Fault::StallsReads(None));
-    let _stalled = Stalled(store);
+    let (working, _stalled) = unread().await;
     let watch = WatchRunRequest {
         run_id: uuid::Uuid::now_v7().to_string(),
         ..WatchRunRequest::default()
     };
-    let told = within(2 * SOON, runs(&channel).watch_run(watch)).await;
+    let told = within(2 * SOON, runs(&working.channel).watch_run(watch)).await;
     is_kept_waiting(told, "ask for it with GetRun");
 }
 
 #[tokio::test]
 async fn who_lists_runs_is_told_that_the_store_does_not_say() {
-    let Working {
-        harness: _harness,
-        store,
-        channel,
-        slot: _slot,
-        ..
-    } = working().await;
-    store.begin(0, Fault::StallsReads(None));
-    let _stalled = Stalled(store);
+    let (working, _stalled) = unread().await;
     let list = ListRunsRequest::default();
-    let [mut with, mut without] = [(); 2].map(|()| runs(&channel));
+    let [mut with, mut without] = [(); 2].map(|()| runs(&working.channel));
     let told = async { tokio::join!(with.list_runs(due(list.clone())), without.list_runs(list)) };
     let (with, without) = within(2 * SOON, told).await;
     is_kept_waiting(with, "ask again");

@@ -7,12 +7,12 @@ use crate::slot::Refusal;
 
 const WINDOW: Duration = Duration::from_secs(3);
 
-fn windowed() -> World {
+pub(super) fn windowed() -> World {
     World::with(|limits| limits.interactive_reattach_window = WINDOW)
 }
 
 /// An ask in a full level slot that has accepted it.
-fn working(world: &mut World, ask: Ask) -> (SlotId, Delivery, Lease) {
+pub(super) fn working(world: &mut World, ask: Ask) -> (SlotId, Delivery, Lease) {
     let slot = world.attach(offer("echo", 1));
     let (_, actions) = world.ask_and_see(ask);
     world.accept(slot);

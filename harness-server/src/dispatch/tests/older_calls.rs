@@ -1,24 +1,12 @@
 //! A worker's hello about work that is still in an older call of its own, which the harness has not
 //! found lost yet.
 
-use super::samples::{Ask, ask, offer};
+use super::interactive_lost::{windowed, working};
+use super::samples::{ask, offer};
 use super::*;
 use crate::slot::{Refusal, Violation};
 
 const WORKER: WorkerId = WorkerId(Uuid::from_u128(1));
-
-fn windowed() -> World {
-    World::with(|limits| limits.interactive_reattach_window = MINUTE)
-}
-
-/// An ask in a full level slot of the first worker that has accepted it.
-fn working(world: &mut World, ask: Ask) -> (SlotId, Delivery, Lease) {
-    let slot = world.attach(offer("echo", 1));
-    let (_, actions) = world.ask_and_see(ask);
-    world.accept(slot);
-    let delivery = world.held(slot).expect("it works");
-    (slot, delivery, lease_in(&actions))
-}
 
 fn released(world: &mut World, worker: WorkerId, delivery: Delivery, lease: Lease) -> Vec<Action> {
     world.apply(Event::Released {
